@@ -60,8 +60,9 @@ static enum hspmd_precision precision_named(const char *word)
 	return (enum hspmd_precision)p;
 }
 
-static int check(const struct plan_options *o)
+static int check(const struct plan_options *o, struct hspmd_step_lengths_of *lengths)
 {
+	struct hspmd_error err;
 	if (!o->cluster)
 		return hspmd_usage_error("plan", "--cluster is missing");
 	if (!o->job && !o->model && !o->profile)
@@ -80,16 +81,22 @@ static int check(const struct plan_options *o)
 	if (o->lengths.count && (!o->model || !o->seq_len || o->evaluate))
 		return hspmd_usage_error("plan",
 		                         "--lengths needs --model and --seq-len, and no --evaluate; a job's lengths are those of its data");
+	if (o->lengths.count && hspmd_step_lengths_parse(&o->lengths, (int)o->seq_len, lengths, &err))
+		return hspmd_usage_error("plan", "--lengths: %s", err.text);
 	if (o->mix_lengths && !o->lengths.count)
 		return hspmd_usage_error("plan",
 		                         "--mix-lengths needs --lengths; a job says by data.mix_lengths whether its steps mix lengths");
 	if (o->rule && !o->policy)
 		return hspmd_usage_error("plan", "--rule needs --policy");
+	bool data = o->json || (o->output && !strcmp(o->output, "-"));
+	if (data && (o->explain || o->program))
+		return hspmd_usage_error("plan", "%s prints text, and %s JSON: expected one of them",
+		                         o->explain ? "--explain" : "--program", o->json ? "--json" : "--output -");
 	return 0;
 }
 
 /* 0, or what hspmd_options_parse returns otherwise. */
-static int parse(int argc, char **argv, struct plan_options *o)
+static int parse(int argc, char **argv, struct plan_options *o, struct hspmd_step_lengths_of *lengths)
 {
 	const struct hspmd_option options[] = {
 		{ "cluster", 0, "FILE", HSPMD_OPTION_TEXT, &o->cluster, 0, 0, "the cluster file (hspmd discover writes it)" },
@@ -134,7 +141,7 @@ static int parse(int argc, char **argv, struct plan_options *o)
 		{ 0 },
 	};
 	int status = hspmd_options_parse("plan", head, options, argc, argv);
-	return status ? status : check(o);
+	return status ? status : check(o, lengths);
 }
 
 static enum hspmd_precision choose_precision(const struct plan_options *o, const struct hspmd_cluster *c)
@@ -197,7 +204,7 @@ static int find_lengths(const struct plan_options *o, struct plan_inputs *in, st
 {
 	struct hspmd_error why;
 	if (o->lengths.count)
-		return hspmd_step_lengths_read(&o->lengths, in->model, (int)o->seq_len, &in->source, in->facts, &in->lengths, err);
+		return hspmd_step_lengths_find_facts(&in->lengths, in->model, &in->source, in->facts, err);
 	if (!in->job || o->evaluate)
 		return 0;
 	if (hspmd_job_choose_lengths(in->job, in->model, NULL, &why) ||
@@ -243,6 +250,7 @@ static struct hspmd_plan_task task_of(const struct plan_inputs *in)
 	return (struct hspmd_plan_task){ .model = in->model, .job = in->job, .precision = in->precision };
 }
 
+/* What the options ask for; a job adds what it says. */
 static struct hspmd_solve_request request_of(const struct plan_options *o, const struct plan_inputs *in)
 {
 	return (struct hspmd_solve_request){
@@ -250,7 +258,6 @@ static struct hspmd_solve_request request_of(const struct plan_options *o, const
 		.seq_len = (int)o->seq_len,
 		.micro_batch = (int)o->micro_batch,
 		.precision = in->precision,
-/* What the options ask for; a job adds what it says. */
 		.time_limit_s = o->time_limit,
 		.limits = in->limits,
 		.programs = in->model && !in->lengths.count ? &in->programs : NULL,
@@ -333,14 +340,6 @@ static int explain_program(const struct plan_inputs *in, const struct hspmd_solv
 	return 0;
 }
 
-static int explain(const struct plan_options *o, const struct plan_inputs *in, const struct hspmd_solve_report *report,
-                   struct hspmd_error *err)
-{
-	struct hspmd_solve_request request = in->search.job ? in->search.request : request_of(o, in);
-	request.programs =
-	        in->plan->synthesis && in->model ? &in->programs : NULL; /* what one more device would bring: plans of the same kind */
-	char *text = hspmd_plan_explain(in->cluster, in->facts, in->profile, in->precision, o->evaluate ? NULL : &request, in->plan);
-	if (!text)
 /* Why hspmd run takes this plan, where speed alone would choose another. */
 static void explain_kind(const struct plan_inputs *in)
 {
@@ -373,6 +372,14 @@ static void explain_kind(const struct plan_inputs *in)
 	hspmd_plan_destroy(other);
 }
 
+static int explain(const struct plan_options *o, const struct plan_inputs *in, const struct hspmd_solve_report *report,
+                   struct hspmd_error *err)
+{
+	struct hspmd_solve_request request = in->search.job ? in->search.request : request_of(o, in);
+	request.programs =
+	        in->plan->synthesis && in->model ? &in->programs : NULL; /* what one more device would bring: plans of the same kind */
+	char *text = hspmd_plan_explain(in->cluster, in->facts, in->profile, in->precision, o->evaluate ? NULL : &request, in->plan);
+	if (!text)
 		return hspmd_fail_memory(err, "explaining the plan");
 	hspmd_plan_wrap(stdout, text);
 	free(text);
@@ -448,9 +455,11 @@ int hspmd_command_plan(int argc, char **argv)
 	struct plan_options o = { .cost_weight = NAN };
 	struct plan_inputs in = { 0 };
 	struct hspmd_error err = { "" };
-	int status = parse(argc, argv, &o);
-	if (status)
+	int status = parse(argc, argv, &o, &in.lengths);
+	if (status) {
+		hspmd_step_lengths_clear(&in.lengths);
 		return status == HSPMD_OPTIONS_HELP ? HSPMD_EXIT_DONE : status;
+	}
 	struct hspmd_solve_report report = { 0 };
 	int rc = load(&o, &in, &err);
 	if (!rc)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "controller/cli/step_lengths.h"
 
-#include <inttypes.h>
+#include <errno.h>
 #include <stdlib.h>
 
 #include "common/alloc.h"
@@ -42,13 +42,12 @@ static int make_shares(struct hspmd_step_lengths_of *out, int count)
 	return out->shares ? 0 : -1;
 }
 
-/* The facts of all lengths but the last. 0, or -1 and err. */
-static int find_facts(struct hspmd_step_lengths_of *out, const struct hspmd_model *model, const struct hspmd_graph_source *source,
-                      const struct hspmd_model_facts *longest, struct hspmd_error *err)
+int hspmd_step_lengths_find_facts(struct hspmd_step_lengths_of *l, const struct hspmd_model *model, const struct hspmd_graph_source *source,
+                                  const struct hspmd_model_facts *longest, struct hspmd_error *err)
 {
-	out->shares[out->count - 1].facts = longest;
-	for (int i = 0; i < out->count - 1; i++)
-		if (!(out->shares[i].facts = hspmd_model_facts_build(source, model->name, out->shares[i].seq_len, err)))
+	l->shares[l->count - 1].facts = longest;
+	for (int i = 0; i < l->count - 1; i++)
+		if (!(l->shares[i].facts = hspmd_model_facts_build(source, model->name, l->shares[i].seq_len, err)))
 			return -1;
 	return 0;
 }
@@ -75,33 +74,37 @@ int hspmd_step_lengths_of_job(const struct hspmd_job *job, const struct hspmd_mo
 		return hspmd_fail_memory(err, "counting steps by length");
 	for (int i = 0; i < out->count; i++)
 		out->shares[i].seq_len = (int)job->lengths[i];
-	return count_steps(job, model, index, out, err) || find_facts(out, model, source, longest, err) ? -1 : 0;
+	return count_steps(job, model, index, out, err) || hspmd_step_lengths_find_facts(out, model, source, longest, err) ? -1 : 0;
 }
 
-static int read_share(const char *word, int least, int most, struct hspmd_step_share *share, struct hspmd_error *err)
+static int read_share(const char *word, int before, int most, struct hspmd_step_share *share, struct hspmd_error *err)
 {
-	int end = 0;
-	if (sscanf(word, "%d:%lf%n", &share->seq_len, &share->share, &end) != 2 || word[end] || share->seq_len < least ||
-	    share->seq_len > most || !(share->share > 0 && share->share < SHARES_MOST))
-		return hspmd_fail(err, "--lengths: expected LENGTH:SHARE with a length in %d..%d and a share above 0, got '%s'", least,
-		                  most, word);
+	char *colon, *end;
+	errno = 0;
+	long long length = strtoll(word, &colon, 10);
+	bool is_number = colon > word && *colon == ':' && !errno && length > 0;
+	share->share = is_number ? strtod(colon + 1, &end) : 0;
+	if (!is_number || end == colon + 1 || *end || !(share->share > 0 && share->share < SHARES_MOST))
+		return hspmd_fail(err, "expected LENGTH:SHARE,... with shares above 0, got '%s'", word);
+	if (length > most)
+		return hspmd_fail(err, "%lld is longer than --seq-len, %d", length, most);
+	if (length <= before)
+		return hspmd_fail(err, "expected ascending lengths, got %lld behind %d", length, before);
+	share->seq_len = (int)length;
 	return 0;
 }
 
-int hspmd_step_lengths_read(const struct hspmd_option_list *words, const struct hspmd_model *model, int seq_len,
-                            const struct hspmd_graph_source *source, const struct hspmd_model_facts *longest,
-                            struct hspmd_step_lengths_of *out, struct hspmd_error *err)
+int hspmd_step_lengths_parse(const struct hspmd_option_list *words, int seq_len, struct hspmd_step_lengths_of *out, struct hspmd_error *err)
 {
+	int before = 0;
 	if (make_shares(out, words->count))
 		return hspmd_fail_memory(err, "reading --lengths");
-	for (int i = 0, least = 1; i < words->count; i++) {
-		if (read_share(words->items[i], least, seq_len, &out->shares[i], err))
+	for (int i = 0; i < words->count; i++) {
+		if (read_share(words->items[i], before, seq_len, &out->shares[i], err))
 			return -1;
-		least = out->shares[i].seq_len + 1;
+		before = out->shares[i].seq_len;
 	}
-	if (out->shares[out->count - 1].seq_len != seq_len)
-		return hspmd_fail(err, "--lengths: expected %d, the plan's length, at the end", seq_len);
-	return find_facts(out, model, source, longest, err);
+	return before == seq_len ? 0 : hspmd_fail(err, "expected --seq-len, %d, as the last length, got %d", seq_len, before);
 }
 
 void hspmd_step_lengths_clear(struct hspmd_step_lengths_of *l)

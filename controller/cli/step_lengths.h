@@ -25,10 +25,13 @@ void hspmd_job_index_lengths(const struct hspmd_job *job, const struct hspmd_mod
 int hspmd_step_lengths_of_job(const struct hspmd_job *job, const struct hspmd_model *model, const struct hspmd_graph_source *source,
                               const struct hspmd_model_facts *longest, const char *index, struct hspmd_step_lengths_of *out,
                               struct hspmd_error *err);
-/* As the words say, LENGTH:SHARE each, ascending; the last is `seq_len`. Shares are of steps. 0, or -1 and err. */
-int hspmd_step_lengths_read(const struct hspmd_option_list *words, const struct hspmd_model *model, int seq_len,
-                            const struct hspmd_graph_source *source, const struct hspmd_model_facts *longest,
-                            struct hspmd_step_lengths_of *out, struct hspmd_error *err);
+/* As the words of --lengths say, LENGTH:SHARE each, ascending; the last is `seq_len`. Shares are of steps. Without facts. 0, or -1 and
+ * err. */
+int hspmd_step_lengths_parse(const struct hspmd_option_list *words, int seq_len, struct hspmd_step_lengths_of *out,
+                             struct hspmd_error *err);
+/* Adds the facts: `longest` and `source` as above. 0, or -1 and err. */
+int hspmd_step_lengths_find_facts(struct hspmd_step_lengths_of *l, const struct hspmd_model *model, const struct hspmd_graph_source *source,
+                                  const struct hspmd_model_facts *longest, struct hspmd_error *err);
 void hspmd_step_lengths_clear(struct hspmd_step_lengths_of *l);
 
 #endif
