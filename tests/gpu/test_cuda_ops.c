@@ -23,8 +23,8 @@
 #include "tests/unit/op_case.h"
 #include "tests/unit/repeated_operand.h"
 
-/* On the emulated device threads run in one of three orders (HSPMD_LONG: in each of them), so that a missing barrier changes the result, and
- * large cases are tried in one of two types, the other with another draw. */
+/* On the emulated device threads run in one of three orders (HSPMD_LONG: in each of them), so that a missing barrier changes the result,
+ * and large cases are tried in one of two types, the other with another draw. */
 static void check_cases(enum hspmd_dtype type, double bound)
 {
 	static const char *const orders[] = { "0", "1", "7" };
