@@ -2,9 +2,9 @@
 /* Matrix product (the blocking of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008). Both operands are
  * packed into panels that the innermost kernel reads in order: A in panels of MR rows, B in panels of NR columns, both along k. Where the
  * kernel can read rows of A as they are, these are not packed. All threads together pack a block of B, which they share; then each thread
- * takes blocks of C, so that what the kernel reads again and again stays in the thread's own caches. For gradients of weights it is the block of A that they share. What a thread reads next, it fetches while it
- * multiplies. An element of C is always summed in the same order, so its bits depend neither on the threads nor on how rows and columns are
- * divided among devices. */
+ * takes blocks of C, so that what the kernel reads again and again stays in the thread's own caches. For gradients of weights it is the
+ * block of A that they share. What a thread reads next, it fetches while it multiplies. An element of C is always summed in the same order,
+ * so its bits depend neither on the threads nor on how rows and columns are divided among devices. */
 #include "runtime/device/cpu/kernel.h"
 #include "runtime/device/cpu/microkernel.h"
 
@@ -12,8 +12,10 @@
  * or more on machines with AVX-512, else possibly only a quarter), the block of B in the last-level cache that the threads share. */
 #ifdef __AVX512F__
 #define KC_MAX 768
+#define KC_STREAMED 768
 #else
 #define KC_MAX 384
+#define KC_STREAMED 256 /* a panel of B and two of A, of which one is fetched, stay in 32 KiB of first-level cache */
 #endif
 #define MC 96 /* a multiple of MR */
 #define MC_SHARED 384 /* most rows of a block of A that all threads share */
@@ -69,11 +71,18 @@ static int64_t round_up(int64_t n, int64_t unit)
 	return (n + unit - 1) / unit * unit;
 }
 
-/* Depth of blocks: as equal as can be. */
-static int64_t block_depth(int64_t k)
+/* Returns true if A is stored by columns and B by rows, as for gradients of weights: each panel of B then meets all of A, which is packed,
+ * before the next. True of all parts of a product, however it is divided, since bits depend on it (if it is 1 deep, they do not). */
+static bool is_column_product(const struct gemm *p)
 {
-	int64_t blocks = (k + KC_MAX - 1) / KC_MAX;
-	return blocks ? (k + blocks - 1) / blocks : 0;
+	return p->a.rows == 1 && p->b.columns == 1;
+}
+
+/* Depth of blocks: as equal as can be. */
+static int64_t block_depth(const struct gemm *p)
+{
+	int64_t most = is_column_product(p) ? KC_STREAMED : KC_MAX, blocks = (p->k + most - 1) / most;
+	return blocks ? (p->k + blocks - 1) / blocks : 0;
 }
 
 static int64_t block_columns(int64_t n)
@@ -262,7 +271,7 @@ static int64_t shared_rows(const struct gemm *p, int threads)
 
 static bool shares_a(const struct gemm *p, int threads)
 {
-	return p->a.rows == 1 && p->a.columns != 1 && p->b.columns == 1 && p->m <= shared_rows(p, threads);
+	return is_column_product(p) && p->a.columns != 1 && p->m <= shared_rows(p, threads);
 }
 
 static void pack_shared(void *context, int64_t item, int thread)
@@ -315,7 +324,7 @@ void LOCAL(gemm)(struct hspmd_thread_pool *pool, const struct gemm *p, void *wor
 {
 	if (p->m == 0)
 		return;
-	struct blocks b = { .p = p, .kc = block_depth(p->k) };
+	struct blocks b = { .p = p, .kc = block_depth(p) };
 	if (shares_a(p, hspmd_thread_pool_threads(pool))) {
 		gemm_shared(pool, &b, workspace);
 		return;
