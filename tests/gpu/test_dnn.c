@@ -97,7 +97,7 @@ static void plans_are_made(void **state)
 {
 	(void)state;
 	struct hspmd_dnn *dnn[sizeof gpus / sizeof *gpus] = { NULL };
-	const unsigned kinds = sizeof gpus / sizeof *gpus, all = 2 * kinds * sizeof shapes / sizeof *shapes, count = draw_count(12, all),
+	const unsigned kinds = sizeof gpus / sizeof *gpus, all = 2 * kinds * sizeof shapes / sizeof *shapes, count = draw_count(6, all),
 	               first = draw_first(count, all);
 	for (unsigned i = first; i < first + count; i++) {
 		const struct gpu *gpu = &gpus[i % kinds];
