@@ -72,6 +72,12 @@ static int attention_64_grouped(struct hspmd_graph *g, enum hspmd_dtype type)
 	return attention(g, type, 70, 4, 2, 64, 0, false);
 }
 
+/* As many heads as a block of queries of attention_queries_grad.h computes together. */
+static int attention_64_four_a_kv_head(struct hspmd_graph *g, enum hspmd_dtype type)
+{
+	return attention(g, type, 200, 4, 1, 64, 0, false);
+}
+
 static int attention_128(struct hspmd_graph *g, enum hspmd_dtype type)
 {
 	return attention(g, type, 130, 2, 2, 128, 0, false);
@@ -316,6 +322,7 @@ const struct op_case wide_cases[] = {
 	{ "rope of whole packs", rope_wide, false, NULL },
 	{ "attention, heads of 64", attention_64, false, NULL },
 	{ "attention, heads of 64, two a kv head", attention_64_grouped, true, NULL },
+	{ "attention, heads of 64, four a kv head", attention_64_four_a_kv_head, true, NULL },
 	{ "attention, heads of 128", attention_128, true, NULL },
 	{ "attention, heads of 64, window and segments", attention_64_window_segments, true, NULL },
 	{ "attention, heads of 128, window and segments", attention_128_window_segments, true, NULL },
