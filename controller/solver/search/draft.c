@@ -6,7 +6,7 @@
  * the fewest free devices but at least as many as the following stages of their device class need together; otherwise at least as many as
  * the stage itself needs. Nodes with equally many free devices form a stack, so that finding a node takes as many steps as a node has
  * devices, for any number of nodes. The widest stages are placed first, while nodes are empty; if the copies of each stage are placed
- * together, those of like layers one after another, whatever pipelines they belong to. */
+ * together, in the order of stage_order.h. */
 #include "controller/solver/search/draft.h"
 
 #include <math.h>
@@ -15,6 +15,7 @@
 
 #include "common/alloc.h"
 #include "controller/solver/search/minmax.h"
+#include "controller/solver/search/stage_order.h"
 
 int hspmd_draft_pipelines(const struct hspmd_draft *d)
 {
@@ -169,47 +170,22 @@ static void place_pipelines(struct placing *p, int group, int first)
 	}
 }
 
-/* Stage s of all copies of a group. */
-struct stage_copies {
-	int group, first; /* the first of its pipelines in the plan */
-	int s, width;
-	int middle; /* twice the middle of its layers */
-};
-
-static int by_width_and_layers(const void *x, const void *y)
-{
-	const struct stage_copies *a = x, *b = y;
-	if (a->width != b->width)
-		return b->width - a->width;
-	if (a->middle != b->middle)
-		return a->middle - b->middle;
-	return a->group != b->group ? a->group - b->group : a->s - b->s;
-}
-
-/* Stages of all groups by their layers: a node sums gradients once for all stages of it that hold the layer, so that one whose stages hold
- * other layers sends more than the others. The widest ones first, while nodes are empty. */
 static void place_stages(struct placing *p)
 {
-	size_t count = 0;
-	for (int i = 0; i < p->d->group_count; i++)
-		count += (size_t)p->d->groups[i].partition.sequence.stages;
-	struct stage_copies *list = hspmd_calloc(count, sizeof *list);
-	p->short_of_memory = p->short_of_memory || !list;
-	count = 0;
-	for (int i = 0, first = 0; list && i < p->d->group_count; first += p->d->groups[i++].copies) {
-		const struct hspmd_pipeline_partition *x = &p->d->groups[i].partition;
-		for (int s = 0; s < x->sequence.stages; s++)
-			list[count++] = (struct stage_copies){ i, first, s, p->t->submeshes[x->sequence.submesh[s]].tp,
-				                               (s ? x->ends[s - 1] : 0) + x->ends[s] };
+	struct hspmd_stage_copies list[HSPMD_STAGE_COPIES_MAX];
+	struct hspmd_pipeline_mix mix = { .count = p->d->group_count };
+	int first[HSPMD_PIPELINE_GROUPS_MAX] = { 0 }; /* per group: its first pipeline in the plan */
+	for (int i = 0; i < p->d->group_count; i++) {
+		mix.partition[i] = &p->d->groups[i].partition;
+		first[i] = i ? first[i - 1] + p->d->groups[i - 1].copies : 0;
 	}
-	if (list)
-		qsort(list, count, sizeof *list, by_width_and_layers);
-	for (size_t k = 0; list && k < count; k++) {
-		const struct hspmd_pipeline_group *g = &p->d->groups[list[k].group];
+	int count = hspmd_stage_order(p->t, &mix, list);
+	for (int k = 0; k < count; k++) {
+		const struct hspmd_pipeline_group *g = &p->d->groups[list[k].partition];
+		struct hspmd_pipeline *pipelines = &p->plan->pipelines[first[list[k].partition]];
 		for (int i = 0; i < g->copies && !p->full && !p->short_of_memory; i++)
-			place_stage(p, &g->partition.sequence, list[k].s, -1, 0, &p->plan->pipelines[list[k].first + i].stages[list[k].s]);
+			place_stage(p, &g->partition.sequence, list[k].s, -1, 0, &pipelines[i].stages[list[k].s]);
 	}
-	free(list);
 }
 
 enum hspmd_draft_offload hspmd_draft_offload_of(const struct hspmd_plan *p)
@@ -283,7 +259,7 @@ struct hspmd_plan *hspmd_draft_place(const struct hspmd_submesh_tables *t, const
 	p.short_of_memory = make_pipelines(t, d, p.plan) || free_devices_new(&p.free, t->device_classes);
 	for (int i = 0; i < pipelines && !p.short_of_memory; i++)
 		p.plan->global_batch += p.plan->pipelines[i].micro_batches * t->micro_batch;
-	if (how == HSPMD_PLACE_STAGES)
+	if (how == HSPMD_PLACE_STAGES && !p.short_of_memory)
 		place_stages(&p);
 	/* Wide submeshes first, while nodes are empty. */
 	for (int width = HSPMD_MAX_TP; how == HSPMD_PLACE_PIPELINES && width > 0 && !p.full && !p.short_of_memory; width--)
