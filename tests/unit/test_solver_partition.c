@@ -8,6 +8,7 @@
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "common/alloc.h"
 #include "controller/solver/search/draft.h"
@@ -480,10 +481,76 @@ static void known_partitions_are_found(void **state)
 	hspmd_partition_memo_destroy(NULL);
 }
 
+/* ---- partitions in plans of other numbers of pipelines */
+
+static bool find_partition(struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *x, int pipelines,
+                           struct hspmd_pipeline_partition *out)
+{
+	const struct hspmd_layer_copies copies = { .pipelines = pipelines, .zero = 1 };
+	return hspmd_partition_layers(t, x, &copies, 16, 2e-3, out);
+}
+
+static bool same(const struct hspmd_pipeline_partition *a, const struct hspmd_pipeline_partition *b)
+{
+	size_t n = (size_t)a->sequence.stages;
+	return !memcmp(a->ends, b->ends, n * sizeof *a->ends) && !memcmp(a->way, b->way, n) && a->period_s == b->period_s &&
+	       a->fill_drain_s == b->fill_drain_s;
+}
+
+/* Searches for so many pipelines, then for all others of which that said that they have the same partition. Returns how many these are. */
+static int compare_range(struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *x, int pipelines, bool *limited)
+{
+	struct hspmd_pipeline_partition one, other;
+	bool there = find_partition(t, x, pipelines, &one);
+	int most = one.most < 12 ? one.most : 12;
+	assert_true(one.least <= pipelines && pipelines <= one.most);
+	for (int n = one.least; n <= most; n++) {
+		assert_int_equal(find_partition(t, x, n, &other), there);
+		assert_true(!there || same(&one, &other));
+	}
+	*limited = !there || one.limited;
+	return most - one.least;
+}
+
+/* With memory that suffices for everything, for something or for nothing. */
+static void partitions_are_the_same_in_their_range(void **state)
+{
+	(void)state;
+	struct hspmd_runtime_caps caps = hspmd_runtime_caps_default();
+	int limited_others = 0, free_others = 0;
+	for (unsigned seed = 1; seed <= 60; seed++) {
+		struct hspmd_error err = { "" };
+		struct instance in;
+		bool allowed[3] = { true, true, true };
+		assert_int_equal(instance_new(seed, 8, 12, &in, &err), 0);
+		struct hspmd_costs *c = hspmd_costs_new(in.cluster, NULL, in.profile, HSPMD_PRECISION_FP32, 0, &err);
+		struct hspmd_device_classes *device_classes = hspmd_device_classes_new(in.cluster, allowed, &err);
+		struct hspmd_submesh_tables *t = hspmd_submesh_tables_new(c, device_classes, &caps, 1, HSPMD_DRAFT_OFFLOADS_NOTHING, &err);
+		assert_non_null(t);
+		for (int number = 0; number < 40; number++) {
+			struct hspmd_stage_sequence x = sequence_of(number * 31 + (int)seed);
+			for (int s = 0; s < x.stages; s++)
+				x.submesh[s] = (unsigned char)(x.submesh[s] % t->submesh_count);
+			t->schedule = number % 2 ? HSPMD_SCHEDULE_ZB_H1 : HSPMD_SCHEDULE_1F1B;
+			for (int pipelines = 2; pipelines <= 8; pipelines += 3) {
+				bool limited;
+				int others = compare_range(t, &x, pipelines, &limited);
+				*(limited ? &limited_others : &free_others) += others;
+			}
+		}
+		hspmd_submesh_tables_destroy(t);
+		hspmd_device_classes_destroy(device_classes);
+		hspmd_costs_destroy(c);
+		instance_free(&in);
+	}
+	assert_true(limited_others > 100 && free_others > 100);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(known_partitions_are_found),  cmocka_unit_test(stages_of_like_layers_share_nodes),
+		cmocka_unit_test(known_partitions_are_found),  cmocka_unit_test(partitions_are_the_same_in_their_range),
 		cmocka_unit_test(splits_have_the_least_cycle), cmocka_unit_test(transfers_hide_behind_gradients_of_weights),
 		cmocka_unit_test(no_plan_beats_the_bound),     cmocka_unit_test(shares_are_optimal_in_whole_parts),
 		cmocka_unit_test(copies_take_alike),           cmocka_unit_test(unlike_devices_share_a_stage_as_well_as_can_be),

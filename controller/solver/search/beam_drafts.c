@@ -115,23 +115,31 @@ static bool within_inventory(const struct beam *b, const struct beam_draft *d)
 	return true;
 }
 
+/* The partition of a sequence, if it is known, in a draft of so many pipelines; NULL: it is not. */
+static const struct hspmd_pipeline_partition *known_partition(const struct beam *b, const struct hspmd_stage_sequence *x, int pipelines,
+                                                              enum hspmd_placement how)
+{
+	int count;
+	const struct hspmd_pipeline_partition *known = hspmd_partition_memo_last(b->memos[how], x, pipelines);
+	return known ? known : hspmd_partition_memo_find(b->memos[how], x, pipelines, &count);
+}
+
 /* The best partition of a sequence in a draft of so many pipelines: under ZeRO each needs the more memory the fewer there are. Returns
  * false if it cannot hold the model. */
 static bool partition_of(struct beam *b, const struct hspmd_stage_sequence *x, int pipelines, enum hspmd_placement how,
                          struct hspmd_pipeline_partition *out)
 {
 	const struct hspmd_layer_copies copies = { .pipelines = pipelines, .zero = b->zero };
-	int count;
-	const struct hspmd_pipeline_partition *known = hspmd_partition_memo_find(b->memos[how], x, pipelines, &count);
+	const struct hspmd_pipeline_partition *known = known_partition(b, x, pipelines, how);
 	if (known) {
 		*out = *known;
-	} else {
-		out->sequence = *x;
-		b->t->placement = how;
-		if (!hspmd_partition_layers(b->t, x, &copies, b->total, ROUGHLY, out))
-			out->max_micro_batches = 0;
-		b->short_of_memory = hspmd_partition_memo_add(b->memos[how], out, pipelines, 1) || b->short_of_memory;
+		return out->max_micro_batches > 0;
 	}
+	out->sequence = *x;
+	b->t->placement = how;
+	if (!hspmd_partition_layers(b->t, x, &copies, b->total, ROUGHLY, out))
+		out->max_micro_batches = 0;
+	b->short_of_memory = hspmd_partition_memo_add_last(b->memos[how], out, pipelines) || b->short_of_memory;
 	return out->max_micro_batches > 0;
 }
 

@@ -65,6 +65,21 @@ static int deal_layers(const struct hspmd_pipeline *from, int chunks, struct hsp
 	return 0;
 }
 
+/* Choose how the pipeline's stages keep what their passes save: as those of the pipeline before it, if that is alike. Returns false if one
+ * does not fit. */
+static bool choose_ways(struct hspmd_search *s, const struct hspmd_plan *base, struct hspmd_plan *p, int pipeline)
+{
+	const struct hspmd_pipeline *from = &base->pipelines[pipeline];
+	bool alike = pipeline > 0 && from->micro_batches == from[-1].micro_batches && hspmd_pipelines_alike(s, from - 1, from), fits = true;
+	for (int k = 0; alike && k < from->stage_count; k++)
+		alike = hspmd_stage_same_splits(&from[-1].stages[k], &from->stages[k]);
+	for (int k = 0; alike && k < p->pipelines[pipeline].stage_count; k++)
+		hspmd_stage_copy_way(&p->pipelines[pipeline - 1].stages[k], &p->pipelines[pipeline].stages[k]);
+	for (int k = 0; !alike && fits && k < from->stage_count; k++)
+		fits = hspmd_stage_choose_way(s, p, pipeline, k, true);
+	return fits;
+}
+
 /* Make the plan in chunks. Returns NULL with *possible false if it does not fit, NULL with *possible true if memory runs out. */
 static struct hspmd_plan *interleaved_plan(struct hspmd_search *s, const struct hspmd_plan *base, int chunks, bool *possible)
 {
@@ -84,8 +99,7 @@ static struct hspmd_plan *interleaved_plan(struct hspmd_search *s, const struct 
 		if ((rc = deal_layers(&base->pipelines[i], chunks, &p->pipelines[i])) != 0)
 			p->pipeline_count++; /* the plan owns the part of it that exists */
 	for (int i = 0; !rc && *possible && i < p->pipeline_count; i++)
-		for (int k = 0; *possible && k < base->pipelines[i].stage_count; k++)
-			*possible = hspmd_stage_choose_way(s, p, i, k, true);
+		*possible = choose_ways(s, base, p, i);
 	if (!rc && *possible)
 		return p;
 	hspmd_plan_destroy(p);

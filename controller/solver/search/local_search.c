@@ -113,11 +113,10 @@ static bool choose_way(struct local_search *r, int i, int s)
 	return hspmd_stage_choose_way(r->s, r->p, i, s, false);
 }
 
-static void copy_way(const struct hspmd_stage *from, struct hspmd_stage *to)
+/* Pipeline i is equal to k and runs as many micro-batches, so its stages fit in the same ways. */
+static bool fits_as(const struct local_search *r, int i, int k)
 {
-	to->recompute = from->recompute;
-	to->offload_activations = from->offload_activations;
-	to->sequence_parallel = from->sequence_parallel;
+	return r->group[i] == r->group[k] && !r->p->has_zero_shares && r->p->pipelines[i].micro_batches == r->p->pipelines[k].micro_batches;
 }
 
 /* Move the boundary after stage s by `by` layers in pipeline i, and if `all`, also in all pipelines equal to it. */
@@ -130,12 +129,12 @@ static bool shift(struct local_search *r, int i, int s, int by, bool all)
 		struct hspmd_stage *st = r->p->pipelines[k].stages;
 		st[s].layers[1] += by;
 		st[s + 1].layers[0] += by;
-		if (k == i || r->p->has_zero_shares || r->p->pipelines[k].micro_batches != r->p->pipelines[i].micro_batches) {
+		if (k == i || !fits_as(r, k, i)) {
 			fits = fits && choose_way(r, k, s) && choose_way(r, k, s + 1);
 			continue;
 		}
-		copy_way(&r->p->pipelines[i].stages[s], &st[s]); /* an equal one needs as much memory */
-		copy_way(&r->p->pipelines[i].stages[s + 1], &st[s + 1]);
+		hspmd_stage_copy_way(&r->p->pipelines[i].stages[s], &st[s]);
+		hspmd_stage_copy_way(&r->p->pipelines[i].stages[s + 1], &st[s + 1]);
 	}
 	return fits;
 }
@@ -244,11 +243,16 @@ static bool try_zero(struct local_search *r)
 static bool choose_all_ways(struct local_search *r)
 {
 	bool fits = true;
-	for (int i = 0, at = 0; i < r->p->pipeline_count; i++)
+	for (int i = 0, at = 0; i < r->p->pipeline_count; i++) {
+		int like = r->group[i];
 		for (int s = 0; s < r->p->pipelines[i].stage_count; s++) {
-			copy_way(&r->p->pipelines[i].stages[s], &r->ways[at++]);
-			fits = fits && choose_way(r, i, s);
+			hspmd_stage_copy_way(&r->p->pipelines[i].stages[s], &r->ways[at++]);
+			if (like < i && fits_as(r, i, like))
+				hspmd_stage_copy_way(&r->p->pipelines[like].stages[s], &r->p->pipelines[i].stages[s]);
+			else
+				fits = fits && choose_way(r, i, s);
 		}
+	}
 	return fits;
 }
 
@@ -256,7 +260,7 @@ static void restore_ways(struct local_search *r)
 {
 	for (int i = 0, at = 0; i < r->p->pipeline_count; i++)
 		for (int s = 0; s < r->p->pipelines[i].stage_count; s++)
-			copy_way(&r->ways[at++], &r->p->pipelines[i].stages[s]);
+			hspmd_stage_copy_way(&r->ways[at++], &r->p->pipelines[i].stages[s]);
 }
 
 /* Candidates are made by an estimate of memory that is never too low: some stages fit in a faster way. */

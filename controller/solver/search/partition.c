@@ -15,11 +15,13 @@
 #include <string.h>
 
 #include "controller/solver/cost/cost_constants.h"
+#include "controller/solver/search/partition_range.h"
 #include "controller/solver/sim/simulate.h"
 
 #define PARTITIONS_ALL 300 /* up to so many partitions, all are tried */
 #define WIDEN 1.02      /* first bound tried, as a factor over the least conceivable one */
 #define UNBOUNDED 1e300 /* only memory limits the stages */
+#define ROUNDING 1e-9   /* relative precision of sums of rates */
 
 struct problem {
 	struct hspmd_submesh_tables *t;
@@ -33,8 +35,10 @@ struct problem {
 	double host_bytes[HSPMD_SUBMESHES_MAX];               /* bytes of the host's memory that must be free per weight */
 	double end_bytes;                                     /* additional bytes per weight at the step's end */
 	double boundary_s[HSPMD_STAGES_MAX][HSPMD_SIZES_MAX]; /* seconds of transfers into the stage, by activation size */
+	double rates_after[HSPMD_STAGES_MAX];                 /* per stage: sum of the rates (submesh.c) of those after it, ... */
+	double parts_after[HSPMD_STAGES_MAX]; /* ... and of these times the least that a micro-batch's transfers take them */
 	bool hides;                                           /* transfers hide behind gradients of weights */
-	bool *limited; /* set if memory does not suffice for some layers in the way of the least work */
+	struct hspmd_partition_slack *slack;
 };
 
 /* The copies of every stage are together: no two stages of a pipeline are. */
@@ -90,13 +94,16 @@ static int least_fitting(const struct problem *p, const struct hspmd_submesh *u,
 	double available = u->usable_bytes - params * p->state_bytes[u - p->t->submeshes] - more_state,
 	       left = available - (u->resident[b] - u->resident[a]);
 	double host_left = u->host_bytes - params * p->host_bytes[u - p->t->submeshes];
+	double spare = available - params * p->end_bytes, lacking = INFINITY; /* least of what is left, and of what is missing */
 	if (params * p->end_bytes > available || host_left < 0)
-		return -1;
+		return hspmd_partition_note(p->slack, -1, params, INFINITY, host_left < 0 ? 0 : -spare);
 	double sent = b < p->t->layers ? p->t->size_bytes[p->t->size_of[b - 1]] : 0, in_flight = p->in_flight[s];
 	bool in_turn = p->t->costs->facts && !(p->deferred[s] > 0); /* layers behind the one that runs have used what they saved */
 	const double *least = u->saved[u->leanest];
-	if (in_flight * (least[b] - least[a] + sent) > left)
-		return -1;
+	double of_leanest = in_flight * (least[b] - least[a] + sent);
+	if (of_leanest > left)
+		return hspmd_partition_note(p->slack, -1, params, spare, of_leanest - left);
+	spare = smaller(spare, left - of_leanest);
 	for (int i = 0; i < u->way_count; i++) {
 		int way = u->ways[i];
 		double saved = u->saved[way][b] - u->saved[way][a], more = u->deferred[way][b] - u->deferred[way][a] - saved;
@@ -106,16 +113,18 @@ static int least_fitting(const struct problem *p, const struct hspmd_submesh *u,
 		bool in_host = !offloaded || in_flight * (offloaded[b] - offloaded[a]) <= host_left;
 		running +=
 		        offloaded ? offloaded[b] - offloaded[b - 1] : 0; /* of two micro-batches, between a forward and a backward pass */
-		if ((in_flight - 1) * (saved + sent) + running + p->deferred[s] * larger(more, 0) <= left && in_host)
-			return way;
+		double all = (in_flight - 1) * (saved + sent) + running + p->deferred[s] * larger(more, 0);
+		if (all <= left && in_host)
+			return hspmd_partition_note(p->slack, way, params, smaller(spare, left - all), lacking);
+		lacking = smaller(lacking, all > left ? all - left : 0);
 	}
-	return -1;
+	return hspmd_partition_note(p->slack, -1, params, spare, lacking);
 }
 
 static int fits(const struct problem *p, const struct hspmd_submesh *u, int s, int a, int b)
 {
 	int way = least_fitting(p, u, s, a, b);
-	*p->limited = *p->limited || way != u->ways[0];
+	p->slack->limited = p->slack->limited || way != u->ways[0];
 	return way;
 }
 
@@ -218,8 +227,14 @@ static int most_in_time(const struct clock *c, double bound, const struct range 
 	return low;
 }
 
+/* If stages up to s have the layers before `at`, no bound that is lower than this is met: those after s have no time for the rest. */
+static double least_bound_after(const struct problem *p, int s, int at)
+{
+	return (1 - p->t->weights[at] + p->parts_after[s]) / p->rates_after[s] * (1 - ROUNDING);
+}
+
 /* Give every stage as many layers as the bound allows. Returns the slowest stage's cost, or INFINITY if the last layer is not reached.
- * *reach: how far the stages got. *next: no bound below this one allows any of them more layers. */
+ * *reach: how far the stages got before that was certain. *next: no bound below this one is met. */
 static double fill(const struct problem *p, double bound, const struct range *known, struct reach *reach, double *next,
                    struct hspmd_pipeline_partition *out)
 {
@@ -268,6 +283,11 @@ static double fill(const struct problem *p, double bound, const struct range *kn
 		slowest = larger(slowest, seconds);
 		out->ends[s] = reach->ends[reach->stages++] = (short)low;
 		at = low;
+		double least = s < stages - 1 ? least_bound_after(p, s, at) : 0;
+		if (least > bound) {
+			*next = smaller(*next, least);
+			return INFINITY;
+		}
 	}
 	return slowest;
 }
@@ -293,11 +313,12 @@ static double step(const struct problem *p, const struct hspmd_pipeline_partitio
 }
 
 static void prepare(struct problem *p, struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence,
-                    const struct hspmd_layer_copies *copies, int max_micro_batches, bool *limited)
+                    const struct hspmd_layer_copies *copies, int max_micro_batches, struct hspmd_partition_slack *slack)
 {
 	p->t = t;
 	p->sequence = sequence;
-	p->limited = limited;
+	p->slack = slack;
+	*slack = (struct hspmd_partition_slack){ false, INFINITY, INFINITY };
 	p->hides = false;
 	for (int i = 0; i < t->submesh_count; i++) {
 		const struct hspmd_device_type *type =
@@ -362,8 +383,8 @@ static double least_border(const struct problem *p, int s)
 }
 
 /* No partition has a slowest stage that is faster. By the rates of submesh.c a stage's part of a pass through all layers is at most its
- * rate times what its period leaves to passes; all parts together are the whole. */
-static double least_slowest(const struct problem *p)
+ * rate times what its period leaves to passes; all parts together are the whole. Also fills in rates_after and parts_after. */
+static double least_slowest(struct problem *p)
 {
 	double rates = 0, parts = 1;
 	for (int s = 0; s < p->sequence->stages; s++) {
@@ -371,13 +392,19 @@ static double least_slowest(const struct problem *p)
 		rates += rate;
 		parts += rate * (s > 0 && !p->hides ? least_border(p, s) : 0);
 		parts += rate * (s < p->sequence->stages - 1 ? least_border(p, s + 1) : 0);
+		p->rates_after[s] = -rates;
+		p->parts_after[s] = -parts;
+	}
+	for (int s = 0; s < p->sequence->stages; s++) {
+		p->rates_after[s] += rates;
+		p->parts_after[s] += parts;
 	}
 	return parts / rates;
 }
 
 /* Find the partition whose slowest stage is as fast as possible. high: that stage's seconds in *out; INFINITY: *out is not filled in yet.
  * Returns false if there is no partition. */
-static bool search_bounds(const struct problem *p, double high, double precision, struct hspmd_pipeline_partition *out)
+static bool search_bounds(struct problem *p, double high, double precision, struct hspmd_pipeline_partition *out)
 {
 	struct hspmd_pipeline_partition now;
 	struct range known;
@@ -405,7 +432,6 @@ static bool search_bounds(const struct problem *p, double high, double precision
 		if (!isinf(reached)) {
 			known.high = reach;
 			high = reached;
-			now.limited = out->limited;
 			*out = now;
 			continue;
 		}
@@ -436,7 +462,6 @@ static bool hide_transfers(struct problem *p, int max_micro_batches, double prec
 	    !memcmp(other.ends, out->ends, (size_t)p->sequence->stages * sizeof *other.ends))
 		return fits;
 	if (finish(p, max_micro_batches, max_micro_batches, &other) && (!fits || short_step(&other) < short_step(out))) {
-		other.limited = out->limited;
 		*out = other;
 		fits = true;
 	}
@@ -448,14 +473,19 @@ bool hspmd_partition_layers(struct hspmd_submesh_tables *t, const struct hspmd_s
                             struct hspmd_pipeline_partition *out)
 {
 	struct problem p;
+	struct hspmd_partition_slack slack;
+	out->limited = false;
+	out->least = out->most = copies->pipelines;
 	if (sequence->stages > t->layers)
 		return false;
-	out->limited = false;
-	prepare(&p, t, sequence, copies, max_micro_batches, &out->limited);
-	if (!search_bounds(&p, INFINITY, precision, out))
-		return false;
-	return t->schedule == HSPMD_SCHEDULE_ZB_H1 && sequence->stages > 1 ? hide_transfers(&p, max_micro_batches, precision, out)
-	                                                                   : finish(&p, max_micro_batches, max_micro_batches, out);
+	prepare(&p, t, sequence, copies, max_micro_batches, &slack);
+	bool there = search_bounds(&p, INFINITY, precision, out);
+	if (there)
+		there = t->schedule == HSPMD_SCHEDULE_ZB_H1 && sequence->stages > 1 ? hide_transfers(&p, max_micro_batches, precision, out)
+		                                                                    : finish(&p, max_micro_batches, max_micro_batches, out);
+	out->limited = slack.limited;
+	hspmd_partition_find_range(t, copies, &slack, out);
+	return there;
 }
 
 bool hspmd_partition_fits(struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence,
@@ -465,13 +495,13 @@ bool hspmd_partition_fits(struct hspmd_submesh_tables *t, const struct hspmd_sta
 	struct hspmd_pipeline_partition any;
 	struct range none;
 	struct reach reach;
-	bool limited = false;
+	struct hspmd_partition_slack slack;
 	double next;
 	if (sequence->stages > t->layers)
 		return false;
 	none.low.stages = none.high.stages = 0;
-	prepare(&p, t, sequence, copies, max_micro_batches, &limited);
-	return !isinf(fill(&p, UNBOUNDED, &none, &reach, &next, &any));
+	prepare(&p, t, sequence, copies, max_micro_batches, &slack);
+	return !isinf(least_slowest(&p)) && !isinf(fill(&p, UNBOUNDED, &none, &reach, &next, &any));
 }
 
 /* Move boundary s by `by` layers, if that leaves both stages some layers and they fit. Returns false if not. */
@@ -549,29 +579,23 @@ static void enumerate(const struct problem *p, int s, int first, double before, 
 	}
 }
 
-static double splits(int layers, int stages)
-{
-	double n = 1;
-	for (int i = 1; i < stages; i++)
-		n = n * (layers - i) / i;
-	return n;
-}
-
 void hspmd_partition_rebalance(struct hspmd_submesh_tables *t, const struct hspmd_layer_copies *copies, int m,
                                struct hspmd_pipeline_partition *partition)
 {
 	struct problem p;
+	struct hspmd_partition_slack slack;
 	const struct hspmd_stage_sequence sequence = partition->sequence;
 	struct hspmd_pipeline_partition now = *partition;
 	int max_micro_batches = partition->max_micro_batches;
 	bool limited = partition->limited;
-	prepare(&p, t, &sequence, copies, max_micro_batches, &limited);
+	prepare(&p, t, &sequence, copies, max_micro_batches, &slack);
 	p.hides = t->schedule == HSPMD_SCHEDULE_ZB_H1;
 	double best = step(&p, partition, m);
-	if (splits(t->layers, sequence.stages) <= PARTITIONS_ALL)
+	if (hspmd_partition_count(t->layers, sequence.stages) <= PARTITIONS_ALL)
 		enumerate(&p, 0, 0, 0, m, &now, &best, partition);
 	else
 		descend(&p, m, best, partition);
 	finish(&p, max_micro_batches, m, partition);
-	partition->limited = limited;
+	partition->limited = limited || slack.limited;
+	partition->least = partition->most = copies->pipelines;
 }

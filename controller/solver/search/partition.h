@@ -23,6 +23,7 @@ struct hspmd_pipeline_partition {
 	double fill_drain_s;   /* seconds of fill and drain: m micro-batches take about fill_drain_s + (m - 1) period_s */
 	int max_micro_batches; /* most micro-batches for which its memory is large enough; INT_MAX: any number */
 	bool limited;          /* memory did not suffice for something that was tried: with more of it, the partition may be another */
+	int least, most;       /* numbers of pipelines for which the partition surely is the same: those, and all between them */
 };
 
 /* Partition the layers so that the slowest stage is as fast as possible, to a relative precision. max_micro_batches: most micro-batches
@@ -38,6 +39,9 @@ bool hspmd_partition_fits(struct hspmd_submesh_tables *t, const struct hspmd_sta
 /* No stage of any partition over the sequence, whatever memory is needed and messages take, lets a pipeline run micro-batches in less than
  * this many seconds each; as exactly as it takes to say whether that is more than `compared` (NAN: exactly). */
 double hspmd_partition_least_period(const struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence, double compared);
+
+/* How many partitions there are. */
+double hspmd_partition_count(int layers, int stages);
 
 /* Change a partition so that a step of m micro-batches is short: the best of all partitions if there are few, otherwise the best that
  * moving boundaries by one layer reaches. The work grows with m. */

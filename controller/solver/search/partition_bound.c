@@ -45,3 +45,11 @@ double hspmd_partition_least_period(const struct hspmd_submesh_tables *t, const 
 	}
 	return low;
 }
+
+double hspmd_partition_count(int layers, int stages)
+{
+	double n = 1;
+	for (int i = 1; i < stages; i++)
+		n = n * (layers - i) / i;
+	return n;
+}

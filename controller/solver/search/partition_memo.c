@@ -78,3 +78,24 @@ int hspmd_partition_memo_add(struct hspmd_partition_memo *m, const struct hspmd_
 	m->sequences++;
 	return 0;
 }
+
+const struct hspmd_pipeline_partition *hspmd_partition_memo_last(const struct hspmd_partition_memo *m,
+                                                                 const struct hspmd_stage_sequence *sequence, int pipelines)
+{
+	int count;
+	const struct hspmd_pipeline_partition *last = hspmd_partition_memo_find(m, sequence, HSPMD_MEMO_UNLIMITED, &count);
+	return last && last->least <= pipelines && pipelines <= last->most ? last : NULL;
+}
+
+int hspmd_partition_memo_add_last(struct hspmd_partition_memo *m, const struct hspmd_pipeline_partition *partition, int pipelines)
+{
+	size_t before = m->count;
+	if (hspmd_partition_memo_add(m, partition, pipelines, 1))
+		return -1;
+	struct slot *last = slot_of(m, &partition->sequence, HSPMD_MEMO_UNLIMITED);
+	if (m->count > before && (last->count || m->sequences < SEQUENCES_MAX)) {
+		m->sequences += !last->count;
+		*last = (struct slot){ (int)before, 1, HSPMD_MEMO_UNLIMITED };
+	}
+	return 0;
+}

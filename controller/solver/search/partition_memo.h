@@ -6,7 +6,7 @@
 #include "controller/solver/search/partition.h"
 
 #define HSPMD_MEMO_PARTITIONS 3 /* most partitions of one sequence */
-#define HSPMD_MEMO_UNLIMITED 0  /* instead of a number of pipelines: what memory does not limit */
+#define HSPMD_MEMO_UNLIMITED 0  /* instead of a number of pipelines: what memory does not limit, or what was added last */
 
 struct hspmd_partition_memo;
 
@@ -21,5 +21,12 @@ const struct hspmd_pipeline_partition *hspmd_partition_memo_find(const struct hs
 
 /* Add `count` partitions of one sequence that is not there yet for so many pipelines. Returns 0, or -1 if memory runs out. */
 int hspmd_partition_memo_add(struct hspmd_partition_memo *m, const struct hspmd_pipeline_partition *partitions, int pipelines, int count);
+
+/* The partition of a sequence that was added last by the second of these functions, if it is the same in a plan of so many pipelines; NULL:
+ * it is not, or there is none. Valid until the next addition. */
+const struct hspmd_pipeline_partition *hspmd_partition_memo_last(const struct hspmd_partition_memo *m,
+                                                                 const struct hspmd_stage_sequence *sequence, int pipelines);
+/* Add the partition of a sequence, which is not there yet for so many pipelines. Returns 0, or -1 if memory runs out. */
+int hspmd_partition_memo_add_last(struct hspmd_partition_memo *m, const struct hspmd_pipeline_partition *partition, int pipelines);
 
 #endif

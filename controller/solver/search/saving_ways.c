@@ -99,3 +99,10 @@ bool hspmd_stage_choose_way(struct hspmd_search *s, struct hspmd_plan *p, int pi
 	}
 	return found;
 }
+
+void hspmd_stage_copy_way(const struct hspmd_stage *from, struct hspmd_stage *to)
+{
+	to->recompute = from->recompute;
+	to->offload_activations = from->offload_activations;
+	to->sequence_parallel = from->sequence_parallel;
+}

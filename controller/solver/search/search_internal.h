@@ -3,7 +3,7 @@
  *
  * - search_plan.c: the request; which micro-batches and parts of the cluster are searched
  * - candidates.c: sequences of submeshes with their best partition: the candidates that plans are made of
- * - partition_memo.c: partitions that need not be searched again
+ * - partition_memo.c: partitions that need not be searched again; partition_range.c: for which numbers of pipelines they hold
  * - assemble.c: drafts: candidates that together fill the cluster
  * - estimate.c: what a draft's pipelines take
  * - best_plans.c: drafts placed on devices and timed by the simulator; the best plans so far
@@ -106,6 +106,8 @@ void hspmd_plan_offload_least(const struct hspmd_search *s, struct hspmd_plan *p
 /* saving_ways.c: chooses the fastest way to keep what forward passes save with which a stage, or all stages on its devices, fits. Returns
  * false if there is none. */
 bool hspmd_stage_choose_way(struct hspmd_search *s, struct hspmd_plan *p, int pipeline, int stage, bool all_chunks);
+/* A stage keeps what its forward passes save as another one does. */
+void hspmd_stage_copy_way(const struct hspmd_stage *from, struct hspmd_stage *to);
 /* sharded_plans.c: offers plans under ZeRO-2 and 3. Returns 0, or -1 if memory runs out. */
 int hspmd_offer_sharded_plans(struct hspmd_search *s);
 

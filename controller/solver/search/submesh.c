@@ -185,7 +185,10 @@ static void bound_rates(struct hspmd_submesh_tables *t)
 			least = fmin(least, (w[l + 1] - w[l]) / w[t->layers]);
 		}
 		total += least;
+		t->weights[l + 1] = total;
 	}
+	for (int l = 1; l <= t->layers; l++)
+		t->weights[l] /= total;
 	t->alike = total;
 	for (int i = 0; i < t->submesh_count; i++)
 		t->submeshes[i].rate = 1 / (total * t->submeshes[i].work[HSPMD_RECOMPUTE_NONE][t->layers]);
@@ -200,10 +203,11 @@ static int add_submeshes(struct hspmd_submesh_tables *t, struct hspmd_error *err
 		for (int tp = 1; tp <= t->device_classes->list[k].per_node; tp++)
 			if (tp_is_allowed(t, tp) && t->submesh_count < HSPMD_SUBMESHES_MAX)
 				t->submeshes[t->submesh_count++] = (struct hspmd_submesh){ .device_class = k, .tp = tp, .share = 1.0 / tp };
-	t->storage = hspmd_calloc((size_t)t->submesh_count * arrays * n, sizeof *t->storage);
+	t->storage = hspmd_calloc(((size_t)t->submesh_count * arrays + 1) * n, sizeof *t->storage);
 	if (!t->storage)
 		return hspmd_fail_memory(err, "preparing the search");
-	double *at = t->storage;
+	t->weights = t->storage;
+	double *at = t->storage + n;
 	for (int i = 0; i < t->submesh_count; i++) {
 		struct hspmd_submesh *u = &t->submeshes[i];
 		const struct hspmd_device_type *type = &c->types[t->device_classes->list[u->device_class].type];

@@ -68,6 +68,7 @@ struct hspmd_submesh_tables {
 	enum hspmd_schedule schedule;   /* schedule of the drafts; set by the caller, initially 1f1b */
 	enum hspmd_draft_offload offload;
 	enum hspmd_placement placement; /* that partitions are made for; set by the caller, initially of pipelines */
+	double *weights; /* prefix sums of w(l) of submesh.c: those of layers [a, b) are weights[b] - weights[a], of all layers 1 */
 	double alike; /* W of submesh.c, at most 1: how similar the submeshes' layer times are, as fractions of their totals */
 	int submesh_count;
 	struct hspmd_submesh submeshes[HSPMD_SUBMESHES_MAX];
