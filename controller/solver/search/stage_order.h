@@ -14,8 +14,8 @@ struct hspmd_stage_copies {
 	short first, end;   /* layers */
 };
 
-/* Fill list[], which has HSPMD_STAGE_COPIES_MAX places, with the stages of all partitions: by device class; then the widest ones first, while
- * nodes are empty; then by their layers, whatever pipelines they belong to. Returns their number.
+/* Fill list[], which has HSPMD_STAGE_COPIES_MAX places, with the stages of all partitions: by device class; then the widest ones first,
+ * while nodes are empty; then by their layers, whatever pipelines they belong to. Returns their number.
  *
  * A node sums the gradients of a layer over the network once for all stages of it that hold the layer: nodes whose stages hold other layers
  * send more. */
