@@ -27,7 +27,7 @@ static int set_working_folder(struct hspmd_job *job, struct hspmd_error *err)
 
 struct hspmd_job *run_command_job(const struct run_command_options *o, struct hspmd_error *err)
 {
-	struct hspmd_job *job = hspmd_job_from_command(o->argv, o->argc, "hspmd run", err);
+	struct hspmd_job *job = hspmd_job_from_command(o->argv, o->argc, "command line", err);
 	if (!job)
 		return NULL;
 	job->command.per_node = o->per_node;
