@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Of all that a partition depends on, the number of pipelines changes only the bytes per weight, if nothing is offloaded: with ZeRO-1
- * copies need the less the more there are. (A single one is apart: it has nothing to sum at the step's end.) So as long as nothing that was tried
- * and fitted would no longer fit, nor anything fit that did not, the search goes the same way. */
+ * copies need the less the more there are. (A single one is apart: it has nothing to sum at the step's end.) So as long as nothing that
+ * was tried and fitted would no longer fit, nor anything fit that did not, the search goes the same way. */
 #include "controller/solver/search/partition_range.h"
 
 #include <limits.h>
