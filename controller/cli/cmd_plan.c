@@ -354,20 +354,24 @@ static void explain_kind(const struct plan_inputs *in)
 		                "part of the state along.\n");
 		return;
 	}
+	bool few = in->cluster->device_count <= HSPMD_EXPLAIN_SEARCH_MOST;
 	request.caps = &in->search.possible;
 	request.programs = NULL;
-	struct hspmd_plan *other = hspmd_solve(in->cluster, in->facts, in->profile, &request, NULL, &ignored);
+	struct hspmd_plan *other = few ? hspmd_solve(in->cluster, in->facts, in->profile, &request, NULL, &ignored) : NULL;
 	snprintf(text, sizeof text,
 	         "Every pipeline keeps the whole optimizer state, so that after the loss of a node no step is repeated. ");
 	size_t n = strlen(text);
 	if (other && other->zero_stage && other->predicted.step_s < in->plan->predicted.step_s)
 		snprintf(text + n, sizeof text - n,
 		         "A plan that divides it among the pipelines would take %.4g s a step; hspmd run takes one if it knows how often "
-		         "nodes "
-		         "are lost, and expects more from it.\n",
+		         "nodes are lost, and expects more from it.\n",
 		         other->predicted.step_s);
 	else
-		snprintf(text + n, sizeof text - n, "Plans that divide it among the pipelines would not be faster.\n");
+		snprintf(
+		        text + n, sizeof text - n, "%s",
+		        few ? "Plans that divide it among the pipelines would not be faster.\n"
+		            : "Plans that divide it among the pipelines may be faster; hspmd run takes one if it knows how often nodes are "
+		              "lost, and expects more from it.\n");
 	hspmd_plan_wrap(stdout, text);
 	hspmd_plan_destroy(other);
 }

@@ -12,9 +12,6 @@
 #include "controller/solver/search/subclusters.h"
 #include "controller/solver/sim/evaluate.h"
 
-/* Among more devices one more brings less than by how much plans differ that searches for clusters which are nearly alike end with. */
-#define ONE_MORE_MOST 512
-
 static void write_time(FILE *f, const struct hspmd_predicted *p)
 {
 	const struct {
@@ -476,11 +473,11 @@ static void write_more_devices(FILE *f, const struct hspmd_cluster *cluster, con
                                const struct hspmd_profile *profile, const struct hspmd_solve_request *request,
                                const struct hspmd_plan *plan)
 {
-	if (cluster->device_count > ONE_MORE_MOST) {
+	if (cluster->device_count > HSPMD_EXPLAIN_SEARCH_MOST) {
 		fprintf(f,
 		        "What one more device would bring is not searched for where there are more than %d: searches differ by more than "
 		        "that.\n",
-		        ONE_MORE_MOST);
+		        HSPMD_EXPLAIN_SEARCH_MOST);
 		return;
 	}
 	for (int t = 0; t < cluster->type_count; t++) {

@@ -12,6 +12,10 @@
 #include "common/format/profile.h"
 #include "controller/solver/search/request.h"
 
+/* Up to so many devices, explanations compare a plan with those of further searches. Among more, these would take long, and one more device
+ * brings less than by how much plans differ that searches for nearly the same cluster end with. */
+#define HSPMD_EXPLAIN_SEARCH_MOST 512
+
 /* Describe what limits a plan whose `predicted` is filled, one sentence per line: where the time goes, the limiting stage and pipeline, the
  * gradients that are summed last, and the fullest device. With a request (may be NULL) also the effect of one more device of each type,
  * each in a node of its own; this searches once per type. The caller frees the text. Returns NULL if memory runs out. */
