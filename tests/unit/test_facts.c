@@ -271,7 +271,7 @@ static void experts_in_fp8(void **state)
 		assert_float_equal(all(&is->forward[width].flops), all(&was->forward[width].flops), 1e-3);
 	}
 	assert_float_equal(all(&is->params), all(&was->params) + histories, 0);
-	/* Rounded matrices take the same memory for any number of samples: two of all experts in BF16, and what is largest of one in F32. */
+	/* Rounded matrices take the same memory for any number of samples: two of all experts in BF16, and the largest of one in F32. */
 	const struct hspmd_facts_amount *gpus = &is->weights_workspace[HSPMD_FACTS_GATHERED_BF16],
 	                                *cpus = &is->weights_workspace[HSPMD_FACTS_PARTS_FP32];
 	assert_float_equal(hspmd_facts_amount_at(gpus, 1, 1), 2 * 2 * 4 * h * f, 1e-6);

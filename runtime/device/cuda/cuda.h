@@ -51,7 +51,7 @@ struct hspmd_cuda {
 	void *lists;                        /* of sum_rows; NULL: there were none yet */
 	size_t list_bytes;
 	bool wgmma;      /* it has the instructions of wgmma.h, and HSPMD_CUDA_WGMMA=0 does not forbid them */
-	int64_t attention_cached; /* bytes that attention's blocks which run at the same time should read again and again from the L2 cache */
+	int64_t attention_cached; /* bytes that attention's blocks of the same time should read again and again from the L2 cache */
 	bool check_each; /* HSPMD_CUDA_CHECK=1: wait after every operator, so that a failure names its operator */
 };
 
