@@ -141,8 +141,8 @@ static double saved_by_prefetch(const struct hspmd_model_facts *f, double gbytes
 	return (step_s[1] - step_s[0]) / gatherings;
 }
 
-/* The cores that compute copy messages, too: by a fast link weights are there no earlier if they are gathered ahead, by a slow one as far as
- * the cores have nothing to copy. */
+/* The cores that compute copy messages, too: by a fast link weights are there no earlier if they are gathered ahead, by a slow one as far
+ * as the cores have nothing to copy. */
 static void cores_hide_no_copies_of_their_own(void **unused)
 {
 	(void)unused;
