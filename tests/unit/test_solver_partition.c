@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Partitions of layers and shares of work, compared with trying everything; placement on nodes. */
+/* Partitions of layers and shares of work, compared with trying everything. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/alloc.h"
-#include "controller/solver/search/draft.h"
 #include "controller/solver/search/minmax.h"
 #include "controller/solver/search/partition.h"
 #include "controller/solver/search/partition_memo.h"
@@ -395,51 +393,6 @@ static void unlike_devices_share_a_stage_as_well_as_can_be(void **state)
 	assert_true(compared > 20 && bound > 0 && impossible > 0);
 }
 
-/* ---- placement */
-
-/* Two copies of a pipeline of two stages, whose first one ends after so many of six layers. */
-static struct hspmd_pipeline_group two_copies(int end)
-{
-	return (struct hspmd_pipeline_group){ .copies = 2, .parts = 1, .partition = { .sequence.stages = 2, .ends = { (short)end, 6 } } };
-}
-
-/* Pipelines whose layers are divided differently, in two nodes: the first stages are in one, the second ones in the other, so that neither
- * sums the gradients of all layers over the network. */
-static void stages_of_like_layers_share_nodes(void **state)
-{
-	(void)state;
-	static const char text[] = "{'format': '" HSPMD_CLUSTER_FORMAT "', 'device_types': {'a': {'kind': 'cuda', 'memory_bytes': 1000, "
-	                           "'gbytes_per_s': 1000, 'peak_tflops': {'bf16': 100}}}, 'nodes': [{'name': 'n[0-1]', 'devices': "
-	                           "[{'type': 'a', 'count': 4}]}],"
-	                           "'links': [{'scope': 'cluster', 'alpha_s': 0, 'gbytes_per_s': 1}]}";
-	struct hspmd_error err = { "" };
-	bool allowed[1] = { true }, full;
-	char *quoted = hspmd_asprintf("%s", text);
-	for (char *c = quoted; c && *c; c++)
-		*c = *c == '\'' ? '"' : *c;
-	json_t *json = json_loads(quoted ? quoted : "", 0, NULL);
-	struct hspmd_cluster *cluster = hspmd_cluster_from_json(json, "cluster", &err);
-	if (!cluster)
-		fail_msg("%s", err.text);
-	struct hspmd_costs costs = { .cluster = cluster };
-	struct hspmd_device_classes *classes = hspmd_device_classes_new(cluster, allowed, &err);
-	struct hspmd_submesh_tables t = { .costs = &costs, .device_classes = classes, .micro_batch = 1, .submesh_count = 1 };
-	struct hspmd_draft d = { .group_count = 2, .groups = { two_copies(3), two_copies(2) } };
-	t.submeshes[0].tp = 1;
-	struct hspmd_plan *p = hspmd_draft_place(&t, &d, HSPMD_PLACE_STAGES, false, &full);
-	assert_non_null(p);
-	assert_int_equal(p->pipeline_count, 4);
-	for (int i = 0; i < 4; i++)
-		for (int s = 0; s < 2; s++)
-			assert_int_equal(cluster->devices[p->pipelines[i].stages[s].devices[0]].node,
-			                 cluster->devices[p->pipelines[0].stages[s].devices[0]].node);
-	hspmd_plan_destroy(p);
-	hspmd_device_classes_destroy(classes);
-	hspmd_cluster_destroy(cluster);
-	json_decref(json);
-	free(quoted);
-}
-
 /* ---- partitions that are known */
 
 static struct hspmd_stage_sequence sequence_of(int number)
@@ -549,11 +502,14 @@ static void partitions_are_the_same_in_their_range(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-		cmocka_unit_test(known_partitions_are_found),  cmocka_unit_test(stages_of_like_layers_share_nodes),
-		cmocka_unit_test(known_partitions_are_found),  cmocka_unit_test(partitions_are_the_same_in_their_range),
-		cmocka_unit_test(splits_have_the_least_cycle), cmocka_unit_test(transfers_hide_behind_gradients_of_weights),
-		cmocka_unit_test(no_plan_beats_the_bound),     cmocka_unit_test(shares_are_optimal_in_whole_parts),
-		cmocka_unit_test(copies_take_alike),           cmocka_unit_test(unlike_devices_share_a_stage_as_well_as_can_be),
+		cmocka_unit_test(known_partitions_are_found),
+		cmocka_unit_test(partitions_are_the_same_in_their_range),
+		cmocka_unit_test(splits_have_the_least_cycle),
+		cmocka_unit_test(transfers_hide_behind_gradients_of_weights),
+		cmocka_unit_test(no_plan_beats_the_bound),
+		cmocka_unit_test(shares_are_optimal_in_whole_parts),
+		cmocka_unit_test(copies_take_alike),
+		cmocka_unit_test(unlike_devices_share_a_stage_as_well_as_can_be),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

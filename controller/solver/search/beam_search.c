@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans with many stages: a beam search (Lowerre 1976) over drafts, first from the numbers of pipelines that promise most, then from the
  * best plans. How good a number of pipelines is shows only after some steps, and the estimate misjudges it by a fifth: so a few steps are
- * made from many, under either schedule (fewer under 1F1B), and more from the best of them.
+ * made from many, under either schedule, and more from the best of them.
  *
  * The layers and micro-batches of a draft's successors (beam_successors.c) are divided anew for both ways to place it, and it is judged by
  * the estimate (estimate.h), which takes a small part of the time of a simulation. The best ones are simulated, and the best of those
@@ -21,7 +21,6 @@
 #define ORIGINS 12       /* numbers of pipelines from each of which a short search begins, per schedule; */
 #define COMPLETED 5      /* ... and of those among which micro-batches divide well; */
 #define KNOWN 5          /* ... and of those of the best plans */
-#define FEWER 4          /* under 1F1B, if ZB-H1 is allowed, which mostly leads to the best plan, so many times fewer */
 #define EXPANDED_FIRST 3 /* drafts whose successors are made, from one such number; */
 #define ORIGINS_GOOD 8   /* ... of the numbers that this shows to be best, */
 #define GOOD 1.1         /* ... and at most by this factor slower than the best plan, */
@@ -252,18 +251,12 @@ static const int origins_max[] = {
 	[HSPMD_BEAM_ORIGINS_PLANS] = KNOWN,
 };
 
-static int most_origins(const struct beam *b, enum beam_origins which)
-{
-	bool fewer = b->t->schedule == HSPMD_SCHEDULE_1F1B && b->s->caps.schedules & 1u << HSPMD_SCHEDULE_ZB_H1;
-	return fewer ? (origins_max[which] + FEWER - 1) / FEWER : origins_max[which];
-}
-
 /* Explore the drafts that promise most under the beam's schedule, and add them to the origins. */
 static int explore_origins(struct beam *b, enum beam_origins which, struct origin *origins, int *count)
 {
 	struct beam_draft *drafts = hspmd_calloc(HSPMD_BEAM_ORIGINS_MAX, sizeof *drafts);
-	int found = drafts ? hspmd_beam_origins(b, which, drafts) : 0, most = most_origins(b, which), rc = drafts ? 0 : -1;
-	for (int i = 0; i < found && i < most && !rc && drafts[i].seconds < HSPMD_BEAM_FAR_BEHIND * drafts[0].seconds; i++) {
+	int found = drafts ? hspmd_beam_origins(b, which, drafts) : 0, rc = drafts ? 0 : -1;
+	for (int i = 0; i < found && i < origins_max[which] && !rc && drafts[i].seconds < HSPMD_BEAM_FAR_BEHIND * drafts[0].seconds; i++) {
 		struct origin *o = &origins[*count];
 		*o = (struct origin){ b, { .most = BEAM, .drafts = hspmd_calloc(BEAM, sizeof *o->placed.drafts) } };
 		if (!o->placed.drafts) {

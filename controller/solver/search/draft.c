@@ -5,8 +5,7 @@
  * Placement is packing. Stages of one pipeline (or copies of one stage) use what is left of the current node; otherwise the node that has
  * the fewest free devices but at least as many as the following stages of their device class need together; otherwise at least as many as
  * the stage itself needs. Nodes with equally many free devices form a stack, so that finding a node takes as many steps as a node has
- * devices, for any number of nodes. The widest stages are placed first, while nodes are empty; if the copies of each stage are placed
- * together, in the order of stage_order.h. */
+ * devices, for any number of nodes. The widest stages are placed first, while nodes are empty. */
 #include "controller/solver/search/draft.h"
 
 #include <math.h>
@@ -15,7 +14,6 @@
 
 #include "common/alloc.h"
 #include "controller/solver/search/minmax.h"
-#include "controller/solver/search/stage_order.h"
 
 int hspmd_draft_pipelines(const struct hspmd_draft *d)
 {
@@ -170,22 +168,12 @@ static void place_pipelines(struct placing *p, int group, int first)
 	}
 }
 
-static void place_stages(struct placing *p)
+static void place_stages(struct placing *p, int group, int first)
 {
-	struct hspmd_stage_copies list[HSPMD_STAGE_COPIES_MAX];
-	struct hspmd_pipeline_mix mix = { .count = p->d->group_count };
-	int first[HSPMD_PIPELINE_GROUPS_MAX] = { 0 }; /* per group: its first pipeline in the plan */
-	for (int i = 0; i < p->d->group_count; i++) {
-		mix.partition[i] = &p->d->groups[i].partition;
-		first[i] = i ? first[i - 1] + p->d->groups[i - 1].copies : 0;
-	}
-	int count = hspmd_stage_order(p->t, &mix, list);
-	for (int k = 0; k < count; k++) {
-		const struct hspmd_pipeline_group *g = &p->d->groups[list[k].partition];
-		struct hspmd_pipeline *pipelines = &p->plan->pipelines[first[list[k].partition]];
+	const struct hspmd_pipeline_group *g = &p->d->groups[group];
+	for (int s = 0; s < g->partition.sequence.stages; s++)
 		for (int i = 0; i < g->copies && !p->full && !p->short_of_memory; i++)
-			place_stage(p, &g->partition.sequence, list[k].s, -1, 0, &pipelines[i].stages[list[k].s]);
-	}
+			place_stage(p, &g->partition.sequence, s, -1, 0, &p->plan->pipelines[first + i].stages[s]);
 }
 
 enum hspmd_draft_offload hspmd_draft_offload_of(const struct hspmd_plan *p)
@@ -259,13 +247,16 @@ struct hspmd_plan *hspmd_draft_place(const struct hspmd_submesh_tables *t, const
 	p.short_of_memory = make_pipelines(t, d, p.plan) || free_devices_new(&p.free, t->device_classes);
 	for (int i = 0; i < pipelines && !p.short_of_memory; i++)
 		p.plan->global_batch += p.plan->pipelines[i].micro_batches * t->micro_batch;
-	if (how == HSPMD_PLACE_STAGES && !p.short_of_memory)
-		place_stages(&p);
 	/* Wide submeshes first, while nodes are empty. */
-	for (int width = HSPMD_MAX_TP; how == HSPMD_PLACE_PIPELINES && width > 0 && !p.full && !p.short_of_memory; width--)
-		for (int i = 0, first = 0; i < d->group_count; first += d->groups[i++].copies)
-			if (widest_submesh(t, &d->groups[i]) == width)
+	for (int width = HSPMD_MAX_TP; width > 0 && !p.full && !p.short_of_memory; width--)
+		for (int i = 0, first = 0; i < d->group_count; first += d->groups[i++].copies) {
+			if (widest_submesh(t, &d->groups[i]) != width)
+				continue;
+			if (how == HSPMD_PLACE_STAGES)
+				place_stages(&p, i, first);
+			else
 				place_pipelines(&p, i, first);
+		}
 	free_devices_clear(&p.free);
 	if (p.full || p.short_of_memory) {
 		hspmd_plan_destroy(p.plan);

@@ -3,8 +3,6 @@
 
 #include <math.h>
 
-#include "controller/solver/search/stage_order.h"
-
 int hspmd_estimate_capacity(const struct hspmd_pipeline_partition *x, double seconds)
 {
 	if (seconds < x->fill_drain_s)
@@ -86,52 +84,11 @@ static double most_in_node(const struct hspmd_submesh_tables *t, const struct hs
 	return most;
 }
 
-/* The layers that one node's stages hold. */
-struct node_layers {
-	int left, first, end; /* devices that are free; the layers of the stages placed last, as far as they are without a gap */
-	double params;
-};
-
-static void add_layers(const struct hspmd_submesh_tables *t, struct node_layers *n, int first, int end)
+static double most_in_stage(const struct hspmd_submesh_tables *t, const struct hspmd_pipeline_partition *x)
 {
-	if (n->end <= n->first || first > n->end || end < n->first) {
-		n->params += hspmd_stage_params(t->costs, first, end);
-		n->first = first;
-		n->end = end;
-		return;
-	}
-	int from = first < n->first ? first : n->first, to = end > n->end ? end : n->end;
-	n->params += hspmd_stage_params(t->costs, from, to) - hspmd_stage_params(t->costs, n->first, n->end);
-	n->first = from;
-	n->end = to;
-}
-
-/* Most weights of the layers that one node's stages hold, if the copies of each stage are placed together. Widths divide each other, so
- * that a node is filled before the next one is begun. */
-static double most_in_shared_node(const struct hspmd_submesh_tables *t, const struct hspmd_pipeline_mix *m)
-{
-	struct hspmd_stage_copies list[HSPMD_STAGE_COPIES_MAX];
-	int count = hspmd_stage_order(t, m, list), last = -1;
-	struct node_layers node = { 0 };
 	double most = 0;
-	for (int k = 0; k < count; k++) {
-		const struct hspmd_submesh *u = &t->submeshes[m->partition[list[k].partition]->sequence.submesh[list[k].s]];
-		int per_node = t->device_classes->list[u->device_class].per_node, devices = m->copies[list[k].partition] * u->tp;
-		bool fresh = u->device_class != last || node.left < u->tp;
-		last = u->device_class;
-		if (fresh)
-			node = (struct node_layers){ .left = per_node };
-		add_layers(t, &node, list[k].first, list[k].end);
-		most = fmax(most, node.params);
-		if (devices > node.left) { /* more nodes, with this stage alone */
-			int rest = (devices - node.left) % per_node;
-			node = (struct node_layers){ .left = rest ? per_node - rest : 0 };
-			add_layers(t, &node, list[k].first, list[k].end);
-			most = fmax(most, node.params);
-		} else {
-			node.left -= devices;
-		}
-	}
+	for (int s = 0, first = 0; s < x->sequence.stages; first = x->ends[s++])
+		most = fmax(most, hspmd_stage_params(t->costs, first, x->ends[s]));
 	return most;
 }
 
@@ -141,13 +98,10 @@ double hspmd_estimate_summing(const struct hspmd_submesh_tables *t, const struct
 	double largest = 0, rate = slowest_link(t, m);
 	for (int i = 0; i < m->count; i++) {
 		pipelines += m->copies[i];
-		if (how == HSPMD_PLACE_PIPELINES)
-			largest = fmax(largest, most_in_node(t, m->partition[i]));
+		largest = fmax(largest, how == HSPMD_PLACE_STAGES ? most_in_stage(t, m->partition[i]) : most_in_node(t, m->partition[i]));
 	}
 	if (pipelines < 2 || isinf(rate))
 		return 0;
-	if (how == HSPMD_PLACE_STAGES)
-		largest = most_in_shared_node(t, m);
 	double bytes = t->costs->grad_bytes + (zero ? t->costs->param_bytes : t->costs->grad_bytes);
 	return (pipelines - 1.0) / pipelines * largest * bytes / rate;
 }

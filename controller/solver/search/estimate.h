@@ -16,7 +16,7 @@ struct hspmd_pipeline_mix {
 int hspmd_estimate_capacity(const struct hspmd_pipeline_partition *x, double seconds);
 /* Seconds that the pipelines need for `total` micro-batches; INFINITY if they cannot run them. */
 double hspmd_estimate_passes(const struct hspmd_pipeline_mix *m, int total);
-/* Seconds in which a node's network sums gradients: of all stages in the node, if the copies of each are placed together; otherwise of all
+/* Least seconds in which a node's network sums gradients: of the largest stage, if its copies are placed together; otherwise of all stages
  * that a pipeline has in the node. zero: weights are gathered instead of half of the sums. INFINITY if the pipelines need nodes that have
  * no link. */
 double hspmd_estimate_summing(const struct hspmd_submesh_tables *t, const struct hspmd_pipeline_mix *m, enum hspmd_placement how,
