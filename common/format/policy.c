@@ -224,10 +224,10 @@ static void read_field(struct hspmd_json *section, int field, struct hspmd_polic
 		struct hspmd_json at = hspmd_json_any(section, f->key);
 		const char *path = hspmd_json_string_value(&at);
 		struct hspmd_error why;
-		if (path && *path != '/' && strncmp(path, "$HOME", 5) && strncmp(path, "${HOME}", 7))
-			hspmd_json_fail(&at, "expected an absolute path, got \"%s\"", path);
-		else if (path && hspmd_job_check_path(path, &why))
+		if (path && hspmd_job_check_path(path, &why))
 			hspmd_json_fail(&at, "%s", why.text);
+		else if (path && *path != '/' && strncmp(path, "$HOME", 5) && strncmp(path, "${HOME}", 7))
+			hspmd_json_fail(&at, "expected an absolute path, got \"%s\"", path);
 		else
 			*(char **)to = text_copy(&at, path);
 		break;
