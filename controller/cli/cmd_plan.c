@@ -340,42 +340,6 @@ static int explain_program(const struct plan_inputs *in, const struct hspmd_solv
 	return 0;
 }
 
-/* Why hspmd run takes this plan, where speed alone would choose another. */
-static void explain_kind(const struct plan_inputs *in)
-{
-	struct hspmd_solve_request request = in->search.request;
-	struct hspmd_error ignored;
-	char text[400];
-	if (!in->search.job || in->cluster->device_count < 2)
-		return;
-	if (in->plan->zero_stage) {
-		hspmd_plan_wrap(stdout,
-		                "Among plans that keep the whole optimizer state in every pipeline there is none: the loss of a node takes "
-		                "part of the state along.\n");
-		return;
-	}
-	bool few = in->cluster->device_count <= HSPMD_EXPLAIN_SEARCH_MOST;
-	request.caps = &in->search.possible;
-	request.programs = NULL;
-	struct hspmd_plan *other = few ? hspmd_solve(in->cluster, in->facts, in->profile, &request, NULL, &ignored) : NULL;
-	snprintf(text, sizeof text,
-	         "Every pipeline keeps the whole optimizer state, so that after the loss of a node no step is repeated. ");
-	size_t n = strlen(text);
-	if (other && other->zero_stage && other->predicted.step_s < in->plan->predicted.step_s)
-		snprintf(text + n, sizeof text - n,
-		         "A plan that divides it among the pipelines would take %.4g s a step; hspmd run takes one if it knows how often "
-		         "nodes are lost, and expects more from it.\n",
-		         other->predicted.step_s);
-	else
-		snprintf(
-		        text + n, sizeof text - n, "%s",
-		        few ? "Plans that divide it among the pipelines would not be faster.\n"
-		            : "Plans that divide it among the pipelines may be faster; hspmd run takes one if it knows how often nodes are "
-		              "lost, and expects more from it.\n");
-	hspmd_plan_wrap(stdout, text);
-	hspmd_plan_destroy(other);
-}
-
 static int explain(const struct plan_options *o, const struct plan_inputs *in, const struct hspmd_solve_report *report,
                    struct hspmd_error *err)
 {
@@ -387,7 +351,12 @@ static int explain(const struct plan_options *o, const struct plan_inputs *in, c
 		return hspmd_fail_memory(err, "explaining the plan");
 	hspmd_plan_wrap(stdout, text);
 	free(text);
-	explain_kind(in);
+	if (in->search.job) {
+		if (!(text = hspmd_job_search_explain(&in->search, in->plan)))
+			return hspmd_fail_memory(err, "explaining the plan");
+		hspmd_plan_wrap(stdout, text);
+		free(text);
+	}
 	if (in->lengths_report.shorter.count && !(text = hspmd_plan_explain_lengths(in->plan, &in->lengths_report.shorter)))
 		return hspmd_fail_memory(err, "explaining the plan");
 	if (in->lengths_report.shorter.count) {

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "controller/solver/job_plan.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "common/format/plan_precision.h"
 #include "common/log.h"
+#include "controller/solver/report/explain.h"
 
 void hspmd_job_search_init(struct hspmd_job_search *s)
 {
@@ -85,4 +89,52 @@ void hspmd_job_search_lengths(struct hspmd_job_search *s, struct hspmd_plan **pl
 		mix_lengths(s, plan, &report->mixed);
 	else
 		add_shorter_plans(s, plan, &report->shorter);
+}
+
+/* The plan that is fastest if the optimizer state may be divided; NULL: none. */
+static struct hspmd_plan *search_fastest(const struct hspmd_job_search *s)
+{
+	struct hspmd_solve_request request = s->request;
+	struct hspmd_error ignored;
+	request.caps = &s->possible;
+	request.programs = NULL;
+	return hspmd_solve(s->cluster, s->facts, s->profile, &request, NULL, &ignored);
+}
+
+static void write_explanation(FILE *f, const struct hspmd_job_search *s, const struct hspmd_plan *plan)
+{
+	static const char taken[] = "hspmd run takes one if it knows how often nodes are lost, and expects more from it.\n";
+	if (s->cluster->device_count < 2)
+		return;
+	if (plan->zero_stage) {
+		fputs("Among plans that keep the whole optimizer state in every pipeline there is none: the loss of a node takes part of "
+		      "the "
+		      "state along.\n",
+		      f);
+		return;
+	}
+	bool few = s->cluster->device_count <= HSPMD_EXPLAIN_SEARCH_MOST;
+	struct hspmd_plan *fastest = few ? search_fastest(s) : NULL;
+	fputs("Every pipeline keeps the whole optimizer state, so that after the loss of a node no step is repeated. ", f);
+	if (!few)
+		fprintf(f, "Plans that divide it among the pipelines may be faster; %s", taken);
+	else if (fastest && fastest->zero_stage && fastest->predicted.step_s < plan->predicted.step_s)
+		fprintf(f, "A plan that divides it among the pipelines would take %.4g s a step; %s", fastest->predicted.step_s, taken);
+	else
+		fputs("Plans that divide it among the pipelines would not be faster.\n", f);
+	hspmd_plan_destroy(fastest);
+}
+
+char *hspmd_job_search_explain(const struct hspmd_job_search *s, const struct hspmd_plan *plan)
+{
+	char *text = NULL;
+	size_t size;
+	FILE *f = open_memstream(&text, &size);
+	if (!f)
+		return NULL;
+	write_explanation(f, s, plan);
+	if (!fclose(f))
+		return text;
+	free(text);
+	return NULL;
 }

@@ -43,4 +43,8 @@ struct hspmd_plan *hspmd_job_search_plan(struct hspmd_job_search *s, bool *whole
  * They are not needed: if they cannot be found, a warning says why. */
 void hspmd_job_search_lengths(struct hspmd_job_search *s, struct hspmd_plan **plan, struct hspmd_job_lengths_report *report);
 
+/* Says in sentences, one per line, why speed alone may choose another plan than this one, which the search found; up to
+ * HSPMD_EXPLAIN_SEARCH_MOST devices it searches for that plan. Empty: there is nothing to say. The caller frees the text; NULL: memory. */
+char *hspmd_job_search_explain(const struct hspmd_job_search *s, const struct hspmd_plan *plan);
+
 #endif
