@@ -174,8 +174,10 @@ static int list(const struct checkpoint_options *o, struct hspmd_checkpoint_inde
 		printf("%10s %5s  %-19s %7s %7s %10s  %s\n", "STEP", "GEN", "TIME", "FOLDERS", "SHARDS", "MB", "STATE");
 	for (int i = 0; i < g->count; i++)
 		print_group(&g->groups[i]);
-	if (!g->count)
-		hspmd_info("%s: there is no checkpoint", o->path);
+	if (!g->count) {
+		hspmd_checkpoint_index_none(o->path, -1, err);
+		hspmd_info("%s", err->text);
+	}
 	return 0;
 }
 
@@ -209,7 +211,7 @@ static int verify(const struct checkpoint_options *o, struct hspmd_checkpoint_in
 			printf("step %" PRId64 " generation %" PRId64 ": %s\n", c->step, c->generation, why.text[0] ? why.text : "good");
 	}
 	if (!looked)
-		rv = hspmd_fail(err, "%s: there is no checkpoint%s", o->path, o->step >= 0 ? " of that step" : "");
+		rv = hspmd_checkpoint_index_none(o->path, o->step, err);
 	if (o->json && print_json(hspmd_json_unless_failed(bad_json, json_incref(all)), err))
 		rv = -1;
 	json_decref(all);

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/alloc.h"
 
@@ -82,6 +83,16 @@ void hspmd_checkpoint_index_close(struct hspmd_checkpoint_index *g)
 	*g = (struct hspmd_checkpoint_index){ 0 };
 }
 
+int hspmd_checkpoint_index_none(const char *path, int64_t step, struct hspmd_error *err)
+{
+	char *run = hspmd_asprintf("%s/run.json", path);
+	const char *why = run && !access(run, F_OK) ? ": it is a job's output folder; the job file names those of checkpoints" : "";
+	free(run);
+	if (step >= 0)
+		return hspmd_fail(err, "%s: there is no checkpoint of step %" PRId64 "%s", path, step, why);
+	return hspmd_fail(err, "%s: there is no checkpoint%s", path, why);
+}
+
 struct hspmd_checkpoint_group *hspmd_checkpoint_index_choose(struct hspmd_checkpoint_index *g, int64_t step, const char *path,
                                                              struct hspmd_error *err)
 {
@@ -99,9 +110,7 @@ struct hspmd_checkpoint_group *hspmd_checkpoint_index_choose(struct hspmd_checkp
 			                       : "no manifest");
 		told = true;
 	}
-	if (!told && step >= 0)
-		hspmd_fail(err, "%s: there is no checkpoint of step %" PRId64, path, step);
-	else if (!told)
-		hspmd_fail(err, "%s: there is no checkpoint", path);
+	if (!told)
+		hspmd_checkpoint_index_none(path, step, err);
 	return NULL;
 }

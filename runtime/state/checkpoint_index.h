@@ -26,5 +26,7 @@ void hspmd_checkpoint_index_close(struct hspmd_checkpoint_index *g);
 /* The newest complete checkpoint; if step >= 0, the one of that step. NULL and err. */
 struct hspmd_checkpoint_group *hspmd_checkpoint_index_choose(struct hspmd_checkpoint_index *g, int64_t step, const char *path,
                                                              struct hspmd_error *err);
+/* Returns -1 with err, which says that the folder has no checkpoint (step >= 0: none of that step). */
+int hspmd_checkpoint_index_none(const char *path, int64_t step, struct hspmd_error *err);
 
 #endif
