@@ -87,13 +87,18 @@ not() {
 	! "$@"
 }
 
-equal() { # WHAT EXPECTED ACTUAL
+equal() { # WHAT EXPECTED ACTUAL; a command that failed where EXPECTED should come from leaves it empty
+	[[ -n $2 ]] || fail "$1: nothing to compare with"
 	[[ $2 == "$3" ]] || fail "$1: expected '$2', got '$3'"
+}
+
+none() { # WHAT ACTUAL
+	[[ -z $2 ]] || fail "$1: expected none, got '$2'"
 }
 
 # explained METRICS: every change of the allocation has its pause, the phases of the pause, and the bytes by source.
 explained() {
-	equal "changes without an explanation" "" "$(jq -rR 'fromjson? | objects | select(.event == "resize")
+	none "changes without an explanation" "$(jq -rR 'fromjson? | objects | select(.event == "resize")
 		| select((((.phases_s // {}) | [.detect, .settle, .plan, .specialise, .connect, .move, .first_step] | all(type == "number" and . >= 0))
 			and (.pause_s >= 0)
 			and .bytes_moved == .bytes_from_local + .bytes_from_peers + .bytes_from_shared and .bytes_from_disk <= .bytes_from_local
@@ -156,7 +161,7 @@ same_losses() {
 # unharmed METRICS: every change is explained, and no generation started from nothing.
 unharmed() {
 	explained "$1" &&
-		equal "generations that began from nothing" "" "$(jq -rR 'fromjson? | objects | select(.state? == "init") | .generation' "$1")"
+		none "generations that began from nothing" "$(jq -rR 'fromjson? | objects | select(.state? == "init") | .generation' "$1")"
 }
 
 as_undisturbed() { # METRICS
