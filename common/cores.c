@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "common/log.h"
 
@@ -30,4 +31,13 @@ void hspmd_bind_to_cores(const char *cpus)
 	CPU_AND(&want, &want, &may);
 	if (CPU_COUNT(&want) && sched_setaffinity(0, sizeof want, &want))
 		hspmd_warn("cannot be bound to cores %s: %s", cpus, strerror(errno));
+}
+
+int hspmd_usable_cores(void)
+{
+	cpu_set_t set;
+	if (sched_getaffinity(0, sizeof set, &set) == 0)
+		return CPU_COUNT(&set);
+	long n = sysconf(_SC_NPROCESSORS_ONLN);
+	return n > 0 ? (int)n : 1;
 }

@@ -61,6 +61,7 @@ static void scene_free(struct scene *s)
 {
 	hspmd_best_plans_clear(&s->search.best_plans);
 	hspmd_beam_grounds_clear(&s->search);
+	hspmd_search_workers_destroy(s->search.workers);
 	hspmd_device_classes_destroy(s->search.device_classes);
 	hspmd_costs_destroy(s->search.costs);
 	hspmd_model_facts_destroy(s->facts);
@@ -312,8 +313,19 @@ static void beam_new(struct beam *b, struct scene *s)
 	for (int how = 0; how < HSPMD_PLACEMENT_COUNT; how++)
 		g->memos[how] = hspmd_partition_memo_new();
 	g->known = hspmd_calloc(2 * HSPMD_BEAM_KNOWN_MAX, sizeof *g->known);
+	g->views = hspmd_search_tables_views(&s->search, g->t);
+	b->batch = hspmd_calloc(HSPMD_BEAM_BATCH, sizeof *b->batch);
+	b->judging = hspmd_beam_judging_new();
+	assert_true(g->views && b->batch && b->judging);
 	b->successors = (struct beam_list){ .most = SUCCESSORS, .drafts = hspmd_calloc(SUCCESSORS, sizeof *b->successors.drafts) };
 	s->search.beam_grounds[s->search.beam_ground_count++] = g; /* destroyed with the scene */
+}
+
+static void beam_clear(struct beam *b)
+{
+	free(b->successors.drafts);
+	free(b->batch);
+	free(b->judging);
 }
 
 /* Pipelines as "2*44+3*1": two of two stages of four devices, three of one stage of one. */
@@ -381,7 +393,7 @@ static void successors_differ_in_one_step(void **state)
 		draft_from(&b, steps[i].to, &next);
 		if (hspmd_beam_known(&b, &next)->search != b.search)
 			fail_msg("%s: %s does not lead to %s", steps[i].what, steps[i].from, steps[i].to);
-		free(b.successors.drafts);
+		beam_clear(&b);
 		scene_free(&s);
 	}
 }
@@ -405,7 +417,7 @@ static void beginnings_divide_micro_batches(void **state)
 	assert_true(is_among(&b, &found, "6*1+1*11"));
 	free(found.drafts);
 	free(s.search.warm_starts);
-	free(b.successors.drafts);
+	beam_clear(&b);
 	scene_free(&s);
 }
 

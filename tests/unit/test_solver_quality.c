@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/bench/solver/instances.h"
 #include "tests/bench/solver/random_problem.h"
@@ -173,6 +174,44 @@ static void solving_is_deterministic(void **state)
 
 /* ---- many devices */
 
+/* The text of the plan that so many threads find. */
+static char *found_by(const struct problem *p, int threads)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_solve_request r = p->request;
+	r.threads = threads;
+	struct hspmd_plan *plan = hspmd_solve(p->cluster, p->facts, NULL, &r, NULL, &err);
+	if (!plan)
+		return strdup(err.text);
+	json_t *json = hspmd_plan_to_json(plan, p->cluster);
+	char *text = json_dumps(json, JSON_INDENT(1) | JSON_SORT_KEYS);
+	json_decref(json);
+	hspmd_plan_destroy(plan);
+	return text;
+}
+
+/* However many threads share the search, and however fast each of them is: the same plan, to the byte. */
+static void threads_change_no_plan(void **state)
+{
+	(void)state;
+	const unsigned count = draw_count(4, 60), first = 1 + draw_first(count, 60);
+	for (unsigned seed = first; seed < first + count; seed++) {
+		struct hspmd_error err = { "" };
+		struct problem p;
+		assert_int_equal(problem_new(seed, &p, &err), 0);
+		char *alone = found_by(&p, 1);
+		for (int threads = 2; threads <= 5; threads += 3) {
+			char *shared = found_by(&p, threads);
+			if (strcmp(alone, shared) != 0)
+				fail_msg("problem %u: %d threads find another plan than one:\n%.2000s\n%.2000s", seed, threads, alone,
+				         shared);
+			free(shared);
+		}
+		free(alone);
+		problem_free(&p);
+	}
+}
+
 static void expect_step(const char *cluster, const char *model, double at_most)
 {
 	struct hspmd_error err = { "" };
@@ -302,6 +341,7 @@ int main(void)
 		cmocka_unit_test(messages_hide_behind_gradients_of_weights),
 		cmocka_unit_test(no_single_change_is_faster),
 		cmocka_unit_test(solving_is_deterministic),
+		cmocka_unit_test(threads_change_no_plan),
 		cmocka_unit_test(what_does_not_divide_is_used),
 		cmocka_unit_test(each_schedule_has_its_own_sequences),
 		cmocka_unit_test(many_numbers_of_pipelines_are_explored),

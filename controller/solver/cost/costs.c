@@ -374,6 +374,26 @@ struct hspmd_costs *hspmd_costs_of_plan(const struct hspmd_cluster *cluster, con
 	return costs_new(cluster, hspmd_model_facts_of_plan(facts, plan), profile, precision, fp8, plan->seq_len, plan, err);
 }
 
+struct hspmd_costs *hspmd_costs_view(const struct hspmd_costs *base)
+{
+	struct hspmd_costs *c = hspmd_calloc(1, sizeof *c);
+	if (!c)
+		return NULL;
+	*c = *base;
+	c->base = base;
+	c->times = NULL;
+	c->times_size = c->times_count = 0;
+	c->costed_stages = NULL;
+	c->warnings = NULL;
+	c->warning_count = 0;
+	c->transfers = base->transfers ? hspmd_calloc(HSPMD_KNOWN_TRANSFERS, sizeof *c->transfers) : NULL;
+	if (base->transfers && !c->transfers) {
+		hspmd_costs_destroy(c);
+		return NULL;
+	}
+	return c;
+}
+
 void hspmd_costs_destroy(struct hspmd_costs *c)
 {
 	if (!c)
@@ -386,12 +406,14 @@ void hspmd_costs_destroy(struct hspmd_costs *c)
 	free(c->times);
 	free(c->costed_stages);
 	free(c->transfers);
-	free(c->params_sum);
-	free(c->replicated_sum);
-	free(c->vectors_sum[0]);
-	free(c->own_memory);
-	free(c->listed);
-	free(c->tied_layers);
-	free(c->layers);
+	if (!c->base) {
+		free(c->params_sum);
+		free(c->replicated_sum);
+		free(c->vectors_sum[0]);
+		free(c->own_memory);
+		free(c->listed);
+		free(c->tied_layers);
+		free(c->layers);
+	}
 	free(c);
 }

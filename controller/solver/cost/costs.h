@@ -71,6 +71,7 @@ struct hspmd_layer_times {
 };
 
 struct hspmd_costs {
+	const struct hspmd_costs *base; /* those that these are a view of; NULL: they are none */
 	const struct hspmd_cluster *cluster;
 	const struct hspmd_model_facts *facts; /* of the model; may be NULL: hspmd does not train it */
 	const struct hspmd_profile *profile;   /* may be NULL */
@@ -114,6 +115,10 @@ struct hspmd_costs *hspmd_costs_new(const struct hspmd_cluster *cluster, const s
 struct hspmd_costs *hspmd_costs_of_plan(const struct hspmd_cluster *cluster, const struct hspmd_model_facts *facts,
                                         const struct hspmd_profile *profile, enum hspmd_precision asked, const struct hspmd_plan *plan,
                                         struct hspmd_error *err);
+/* The same costs with caches of their own, for one thread: several views may be used at the same time, if nobody writes to the base
+ * meanwhile. What the base's caches know is not computed again. Warnings of a view are lost. NULL: memory. The base must outlive the
+ * result, which hspmd_costs_destroy frees. */
+struct hspmd_costs *hspmd_costs_view(const struct hspmd_costs *base);
 void hspmd_costs_destroy(struct hspmd_costs *c);
 /* The lists of operators that plans of the search may recompute, borrowed; NULL: none. */
 json_t *hspmd_costs_recompute_sets(const struct hspmd_costs *c);

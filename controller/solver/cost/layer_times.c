@@ -445,15 +445,24 @@ void hspmd_costs_warn_origins(struct hspmd_costs *c, const struct hspmd_layer_ti
 		        type);
 }
 
-const struct hspmd_layer_times *hspmd_costs_times(struct hspmd_costs *c, int type, double share, bool sequence, int micro_batch,
-                                                  struct hspmd_error *err)
+/* The times that are known; NULL: none. */
+static const struct hspmd_layer_times *find_times(const struct hspmd_costs *c, int type, double share, bool sequence, int micro_batch)
 {
-	sequence = sequence && share < 1;
 	if (c->times_size)
 		for (size_t s = slot_of(c, type, share, sequence, micro_batch); c->times[s]; s = (s + 1) & (c->times_size - 1))
 			if (c->times[s]->type == type && c->times[s]->share == share && c->times[s]->sequence == sequence &&
 			    c->times[s]->micro_batch == micro_batch)
 				return c->times[s];
+	return c->base ? find_times(c->base, type, share, sequence, micro_batch) : NULL;
+}
+
+const struct hspmd_layer_times *hspmd_costs_times(struct hspmd_costs *c, int type, double share, bool sequence, int micro_batch,
+                                                  struct hspmd_error *err)
+{
+	sequence = sequence && share < 1;
+	const struct hspmd_layer_times *known = find_times(c, type, share, sequence, micro_batch);
+	if (known)
+		return known;
 	struct hspmd_layer_times *t = times_new(c->layer_count);
 	if (!t) {
 		hspmd_fail_memory(err, "computing layer times");

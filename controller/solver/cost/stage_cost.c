@@ -298,13 +298,20 @@ static bool is_key(const struct stage_key *a, const struct stage_key *b)
 	       a->kept == b->kept;
 }
 
-static struct hspmd_costed_stage *place_of(const struct hspmd_costs *c, const struct stage_key *k)
+static size_t place_of(const struct stage_key *k)
 {
 	const int parts[] = { k->layers[0], k->layers[1], k->device_count, k->type, k->context, k->micro_batch, k->kept };
 	uint64_t hash = 0;
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
 		hash = (hash ^ (uint64_t)parts[i]) * UINT64_C(0x9e3779b97f4a7c15);
-	return &c->costed_stages[(hash >> 32) % PLACES];
+	return (hash >> 32) % PLACES;
+}
+
+/* The stage's cost, if these costs know it; NULL: they do not. */
+static const struct hspmd_stage_cost *find_stage(const struct hspmd_costs *c, const struct stage_key *key, size_t place)
+{
+	const struct hspmd_costed_stage *known = c->costed_stages ? &c->costed_stages[place] : NULL;
+	return known && is_key(&known->key, key) ? &known->cost : NULL;
 }
 
 int hspmd_costs_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, struct hspmd_stage_cost *out,
@@ -315,13 +322,15 @@ int hspmd_costs_stage(struct hspmd_costs *c, const struct hspmd_stage *s, int mi
 		c->costed_stages = hspmd_calloc(PLACES, sizeof *c->costed_stages);
 	if (!c->costed_stages || !find_key(c, s, micro_batch, &key))
 		return cost_stage(c, s, micro_batch, out, err);
-	struct hspmd_costed_stage *place = place_of(c, &key);
-	if (is_key(&place->key, &key)) {
-		*out = place->cost;
+	size_t place = place_of(&key);
+	const struct hspmd_stage_cost *known = find_stage(c, &key, place);
+	known = known || !c->base ? known : find_stage(c->base, &key, place);
+	if (known) {
+		*out = *known;
 		return 0;
 	}
 	if (cost_stage(c, s, micro_batch, out, err))
 		return -1;
-	*place = (struct hspmd_costed_stage){ key, *out };
+	c->costed_stages[place] = (struct hspmd_costed_stage){ key, *out };
 	return 0;
 }

@@ -4,9 +4,6 @@
 
 #include "common/fnv.h"
 #include "controller/solver/search/beam_search_internal.h"
-#include "controller/solver/search/estimate.h"
-
-#define ROUGHLY 2e-3 /* relative precision of a pipeline's period */
 
 /* ---- sequences */
 
@@ -115,48 +112,6 @@ static bool within_inventory(const struct beam *b, const struct beam_draft *d)
 	return true;
 }
 
-/* The partition of a sequence, if it is known, in a draft of so many pipelines; NULL: it is not. */
-static const struct hspmd_pipeline_partition *known_partition(const struct beam *b, const struct hspmd_stage_sequence *x, int pipelines,
-                                                              enum hspmd_placement how)
-{
-	int count;
-	const struct hspmd_pipeline_partition *known = hspmd_partition_memo_last(b->memos[how], x, pipelines);
-	return known ? known : hspmd_partition_memo_find(b->memos[how], x, pipelines, &count);
-}
-
-/* The best partition of a sequence in a draft of so many pipelines: under ZeRO each needs the more memory the fewer there are. Returns
- * false if it cannot hold the model. */
-static bool partition_of(struct beam *b, const struct hspmd_stage_sequence *x, int pipelines, enum hspmd_placement how,
-                         struct hspmd_pipeline_partition *out)
-{
-	const struct hspmd_layer_copies copies = { .pipelines = pipelines, .zero = b->zero };
-	const struct hspmd_pipeline_partition *known = known_partition(b, x, pipelines, how);
-	if (known) {
-		*out = *known;
-		return out->max_micro_batches > 0;
-	}
-	out->sequence = *x;
-	b->t->placement = how;
-	if (!hspmd_partition_layers(b->t, x, &copies, b->total, ROUGHLY, out))
-		out->max_micro_batches = 0;
-	b->short_of_memory = hspmd_partition_memo_add_last(b->memos[how], out, pipelines) || b->short_of_memory;
-	return out->max_micro_batches > 0;
-}
-
-bool hspmd_beam_partition(struct beam *b, const struct beam_draft *d, enum hspmd_placement how, struct hspmd_draft *out)
-{
-	int pipelines = 0;
-	for (int g = 0; g < d->count; g++)
-		pipelines += d->copies[g];
-	out->group_count = d->count;
-	for (int g = 0; g < d->count; g++) {
-		out->groups[g].copies = d->copies[g];
-		if (!partition_of(b, &d->sequence[g], pipelines, how, &out->groups[g].partition))
-			return false;
-	}
-	return true;
-}
-
 void hspmd_beam_insert(struct beam_list *l, const struct beam_draft *d, bool by_objective)
 {
 	int at = l->count;
@@ -175,53 +130,42 @@ void hspmd_beam_insert(struct beam_list *l, const struct beam_draft *d, bool by_
 	l->drafts[at] = *d;
 }
 
-/* Seconds of the draft if it is placed in this way, by the estimate. */
-static double estimate(struct beam *b, const struct beam_draft *d, enum hspmd_placement how)
-{
-	struct hspmd_draft draft;
-	struct hspmd_pipeline_mix mix = { .count = d->count };
-	if (!hspmd_beam_partition(b, d, how, &draft))
-		return INFINITY;
-	for (int g = 0; g < d->count; g++) {
-		mix.partition[g] = &draft.groups[g].partition;
-		mix.copies[g] = d->copies[g];
-	}
-	return hspmd_estimate_passes(&mix, b->total) + hspmd_estimate_summing(b->t, &mix, how, b->zero);
-}
-
-void hspmd_beam_judge(struct beam *b, struct beam_draft *d)
-{
-	d->expanded = false;
-	d->plan = NULL;
-	d->seconds = INFINITY;
-	for (int how = 0; how < HSPMD_PLACEMENT_COUNT; how++) {
-		double seconds = estimate(b, d, (enum hspmd_placement)how);
-		if (seconds < d->seconds) {
-			d->seconds = seconds;
-			d->how = (enum hspmd_placement)how;
-		}
-	}
-}
-
-void hspmd_beam_consider(struct beam *b, struct beam_draft *d)
+void hspmd_beam_consider(struct beam *b, const struct beam_draft *d)
 {
 	struct beam_known *known = NULL;
 	if (d->count && b->seen_count < HSPMD_BEAM_SEEN_MAX && within_inventory(b, d))
 		known = hspmd_beam_known(b, d);
 	if (!known || known->search == b->search)
 		return;
-	b->seen_count++;
-	if (known->search) {
-		d->seconds = known->seconds;
-		d->how = known->how;
-		d->expanded = false;
-		d->plan = NULL;
-	} else {
-		hspmd_beam_judge(b, d);
-		known->seconds = d->seconds;
-		known->how = d->how;
-	}
+	struct beam_draft *own = &b->batch[b->batch_count++];
+	*own = *d;
+	own->known = known;
+	own->judged = known->search != 0;
+	own->seconds = known->seconds;
+	own->how = known->how;
+	own->expanded = false;
+	own->plan = NULL;
 	known->search = b->search;
-	if (!isinf(d->seconds))
-		hspmd_beam_insert(&b->successors, d, false);
+	b->seen_count++;
+	if (b->batch_count == HSPMD_BEAM_BATCH && hspmd_beam_judge_considered(b))
+		b->short_of_memory = true;
+}
+
+int hspmd_beam_judge_considered(struct beam *b)
+{
+	struct beam_draft *fresh[HSPMD_BEAM_BATCH] = { NULL };
+	int count = 0, considered = b->batch_count;
+	b->batch_count = 0;
+	for (int i = 0; i < considered; i++)
+		if (!b->batch[i].judged)
+			fresh[count++] = &b->batch[i];
+	if (hspmd_beam_judge(b, fresh, count))
+		return -1;
+	for (int i = 0; i < considered; i++) {
+		b->batch[i].known->seconds = b->batch[i].seconds;
+		b->batch[i].known->how = b->batch[i].how;
+		if (!isinf(b->batch[i].seconds))
+			hspmd_beam_insert(&b->successors, &b->batch[i], false);
+	}
+	return 0;
 }

@@ -9,7 +9,8 @@
 
 #include "controller/solver/search/beam_search_internal.h"
 
-#define FEWER 3 /* numbers of pipelines among which micro-batches divide well, for each sequence */
+#define FEWER 3     /* numbers of pipelines among which micro-batches divide well, for each sequence */
+#define TOGETHER 64 /* drafts that several threads judge together */
 
 /* The stages of one device class in a pipeline. */
 struct block {
@@ -96,15 +97,9 @@ struct origins {
 	int count;
 	double least; /* seconds of the best one */
 	struct beam_draft *drafts;
+	int waiting, together; /* drafts in the beam's batch that are not judged yet, and how many of them are judged together */
+	bool short_of_memory;
 };
-
-static int pipelines_of(const struct beam_draft *d)
-{
-	int pipelines = 0;
-	for (int g = 0; g < d->count; g++)
-		pipelines += d->copies[g];
-	return pipelines;
-}
 
 /* The draft's step is not shorter. */
 static double least_seconds(const struct beam *b, const struct beam_draft *d)
@@ -116,21 +111,42 @@ static double least_seconds(const struct beam *b, const struct beam_draft *d)
 	return b->total / rate;
 }
 
-/* Keep the draft if it is the best one of so many pipelines, by the estimate. */
-static void keep(struct origins *o, struct beam_draft *d)
+/* The place of the draft among those of so many pipelines; -1: it will not be the best of them, or is far behind. */
+static int place_of(const struct origins *o, const struct beam_draft *d)
 {
 	int at = 0;
-	while (at < o->count && pipelines_of(&o->drafts[at]) != pipelines_of(d))
+	while (at < o->count && hspmd_beam_pipelines(&o->drafts[at]) != hspmd_beam_pipelines(d))
 		at++;
-	if (at == HSPMD_BEAM_ORIGINS_MAX ||
-	    least_seconds(o->b, d) >= (at < o->count ? o->drafts[at].seconds : HSPMD_BEAM_FAR_BEHIND * o->least))
+	double enough = at < o->count ? o->drafts[at].seconds : HSPMD_BEAM_FAR_BEHIND * o->least;
+	return at == HSPMD_BEAM_ORIGINS_MAX || least_seconds(o->b, d) >= enough ? -1 : at;
+}
+
+/* Keep those of the drafts that wait that are the best ones of so many pipelines, by the estimate. */
+static void keep_waiting(struct origins *o)
+{
+	struct beam_draft *drafts[TOGETHER];
+	for (int i = 0; i < o->waiting; i++)
+		drafts[i] = &o->b->batch[i];
+	if (hspmd_beam_judge(o->b, drafts, o->waiting))
+		o->short_of_memory = true;
+	for (int i = 0; i < o->waiting && !o->short_of_memory; i++) {
+		int at = place_of(o, drafts[i]);
+		if (at < 0 || isinf(drafts[i]->seconds) || (at < o->count && drafts[i]->seconds >= o->drafts[at].seconds))
+			continue;
+		o->count += at == o->count;
+		o->drafts[at] = *drafts[i];
+		o->least = fmin(o->least, drafts[i]->seconds);
+	}
+	o->waiting = 0;
+}
+
+static void keep(struct origins *o, const struct beam_draft *d)
+{
+	if (o->short_of_memory || place_of(o, d) < 0)
 		return;
-	hspmd_beam_judge(o->b, d);
-	if (isinf(d->seconds) || (at < o->count && d->seconds >= o->drafts[at].seconds))
-		return;
-	o->count += at == o->count;
-	o->drafts[at] = *d;
-	o->least = fmin(o->least, d->seconds);
+	o->b->batch[o->waiting++] = *d;
+	if (o->waiting == o->together)
+		keep_waiting(o);
 }
 
 static int by_seconds(const void *x, const void *y)
@@ -160,7 +176,8 @@ static void keep_completed(struct origins *o, const struct hspmd_stage_sequence 
 
 int hspmd_beam_origins(struct beam *b, enum beam_origins which, struct beam_draft *origins)
 {
-	struct origins o = { .b = b, .least = INFINITY, .drafts = origins };
+	/* One thread judges them one by one, as each that is kept excludes others. */
+	struct origins o = { .b = b, .least = INFINITY, .drafts = origins, .together = hspmd_search_threads(b->s) > 1 ? TOGETHER : 1 };
 	for (int i = 0; i < b->s->warm_start_count; i++) {
 		if (which == HSPMD_BEAM_ORIGINS_ALIKE)
 			keep_alike(&o, &b->s->warm_starts[i].sequence);
@@ -172,7 +189,8 @@ int hspmd_beam_origins(struct beam *b, enum beam_origins which, struct beam_draf
 		if (hspmd_beam_draft_of(b, b->s->best_plans.list[i].plan, &d))
 			keep(&o, &d);
 	}
+	keep_waiting(&o);
 	if (o.count)
 		qsort(o.drafts, (size_t)o.count, sizeof *o.drafts, by_seconds);
-	return o.count;
+	return o.short_of_memory ? -1 : o.count;
 }

@@ -31,27 +31,26 @@
 #define NEAR 1.02        /* ... none that is slower than the best one by this factor */
 #define FAR 1.1          /* a draft is not placed again whose plan is slower than the best one by this factor */
 #define GAIN 1e-3        /* least relative gain for another round */
+#define PLACE_NS 100e3   /* about what placing and timing a draft takes */
 
 /* ---- plans */
 
 /* Place a draft, unless an earlier search did so and its plan is far behind. *d gets the plan, if there is one. */
-static int place(struct beam *b, struct beam_draft *d)
+static int place(const struct beam *b, struct hspmd_search *view, struct beam_draft *d)
 {
-	struct beam_known *known = hspmd_beam_known(b, d);
 	struct hspmd_draft draft;
 	bool full;
-	if (known && known->objective > FAR * b->s->best_plans.list[0].objective)
+	if (d->known->objective > FAR * view->best_plans.list[0].objective)
 		return 0;
-	if (known)
-		known->objective = INFINITY;
-	if (!hspmd_beam_partition(b, d, d->how, &draft) || hspmd_draft_assign_micro_batches(&draft, b->total))
+	d->known->objective = INFINITY;
+	if (!hspmd_beam_partition(b, view->thread, d, &draft) || hspmd_draft_assign_micro_batches(&draft, b->total))
 		return 0;
 	struct hspmd_plan *p = hspmd_draft_place(b->t, &draft, d->how, b->zero, &full);
 	if (p && b->t->offload)
-		hspmd_plan_offload_least(b->s, p);
-	int rc = p ? hspmd_best_plans_level(b->s, p, &d->objective) : full ? 0 : -1;
-	if (p && !rc && known)
-		known->objective = d->objective;
+		hspmd_plan_offload_least(view, p);
+	int rc = p ? hspmd_best_plans_level(view, p, &d->objective) : full ? 0 : -1;
+	if (p && !rc)
+		d->known->objective = d->objective;
 	if (p && !rc && !isinf(d->objective))
 		d->plan = p;
 	else
@@ -59,16 +58,38 @@ static int place(struct beam *b, struct beam_draft *d)
 	return rc;
 }
 
-/* Place the successors. */
+static void clear(struct beam_list *l)
+{
+	for (int i = 0; i < l->count; i++)
+		hspmd_plan_destroy(l->drafts[i].plan);
+	l->count = 0;
+}
+
+struct placing {
+	struct beam *b;
+	int rc[SUCCESSORS];
+};
+
+static void place_one(void *context, struct hspmd_search *view, int64_t item)
+{
+	struct placing *x = context;
+	x->rc[item] = hspmd_search_is_over(view) ? 0 : place(x->b, view, &x->b->successors.drafts[item]);
+}
+
+/* Judge the drafts considered, and place the best of them. */
 static int place_all(struct beam *b)
 {
-	int rc = 0;
-	for (int i = 0; i < b->successors.count && !rc && !hspmd_search_is_over(b->s); i++) {
-		rc = place(b, &b->successors.drafts[i]);
+	struct placing x = { .b = b };
+	if (b->short_of_memory || hspmd_beam_judge_considered(b))
+		return -1;
+	int rc = hspmd_search_share(b->s, b->successors.count, PLACE_NS, place_one, &x);
+	for (int i = 0; i < b->successors.count && !rc; i++) {
+		rc = x.rc[i];
 		if (b->successors.drafts[i].plan)
 			hspmd_beam_insert(&b->placed, &b->successors.drafts[i], true);
+		b->successors.drafts[i].plan = NULL;
 	}
-	b->successors.count = 0;
+	clear(&b->successors);
 	return rc;
 }
 
@@ -117,13 +138,6 @@ static int next_of(const struct beam *b)
 	return -1;
 }
 
-static void clear_placed(struct beam_list *l)
-{
-	for (int i = 0; i < l->count; i++)
-		hspmd_plan_destroy(l->drafts[i].plan);
-	l->count = 0;
-}
-
 /* Search from the drafts that are among the successors, and from those that are placed. */
 static int expand(struct beam *b, int expanded)
 {
@@ -132,17 +146,18 @@ static int expand(struct beam *b, int expanded)
 		b->placed.drafts[i].expanded = true;
 		struct beam_draft base = b->placed.drafts[i];
 		hspmd_beam_expand(b, &base);
-		rc = b->short_of_memory ? -1 : place_all(b);
+		rc = place_all(b);
 	}
 	return rc;
 }
 
 /* ---- the ground of a search */
 
-static void ground_destroy(struct hspmd_beam_ground *g)
+static void ground_destroy(const struct hspmd_search *s, struct hspmd_beam_ground *g)
 {
 	for (int how = 0; g && how < HSPMD_PLACEMENT_COUNT; how++)
 		hspmd_partition_memo_destroy(g->memos[how]);
+	hspmd_search_tables_views_destroy(s, g ? g->views : NULL);
 	hspmd_submesh_tables_destroy(g ? g->t : NULL);
 	free(g ? g->known : NULL);
 	free(g);
@@ -151,7 +166,7 @@ static void ground_destroy(struct hspmd_beam_ground *g)
 void hspmd_beam_grounds_clear(struct hspmd_search *s)
 {
 	while (s->beam_ground_count)
-		ground_destroy(s->beam_grounds[--s->beam_ground_count]);
+		ground_destroy(s, s->beam_grounds[--s->beam_ground_count]);
 }
 
 static struct hspmd_beam_ground *ground_new(struct hspmd_search *s, const struct hspmd_plan *like, enum hspmd_schedule schedule)
@@ -164,11 +179,12 @@ static struct hspmd_beam_ground *ground_new(struct hspmd_search *s, const struct
 		g->memos[how] = hspmd_partition_memo_new();
 	if (g)
 		g->known = hspmd_calloc(2 * HSPMD_BEAM_KNOWN_MAX, sizeof *g->known);
-	if (!g || !g->t || !g->memos[0] || !g->memos[1] || !g->known) {
-		ground_destroy(g);
+	if (g && g->t)
+		g->t->schedule = schedule;
+	if (!g || !g->t || !g->memos[0] || !g->memos[1] || !g->known || !(g->views = hspmd_search_tables_views(s, g->t))) {
+		ground_destroy(s, g);
 		return NULL;
 	}
-	g->t->schedule = schedule;
 	g->zero = like->zero_stage > 0;
 	return g;
 }
@@ -187,7 +203,7 @@ static struct hspmd_beam_ground *find_ground(struct hspmd_search *s, const struc
 	}
 	struct hspmd_beam_ground *g = ground_new(s, like, schedule);
 	if (g && s->beam_ground_count == HSPMD_BEAM_GROUNDS) {
-		ground_destroy(s->beam_grounds[0]);
+		ground_destroy(s, s->beam_grounds[0]);
 		memmove(s->beam_grounds, s->beam_grounds + 1, (size_t)--s->beam_ground_count * sizeof(struct hspmd_beam_ground *));
 	}
 	if (g)
@@ -197,9 +213,11 @@ static struct hspmd_beam_ground *find_ground(struct hspmd_search *s, const struc
 
 static void beam_free(struct beam *b)
 {
-	clear_placed(&b->placed);
+	clear(&b->placed);
 	free(b->successors.drafts);
 	free(b->placed.drafts);
+	free(b->batch);
+	free(b->judging);
 }
 
 /* Prepare for drafts like the best plan in micro-batch, ZeRO and offload. Returns 0; 1 if it has no draft; -1 if memory runs out. */
@@ -213,7 +231,9 @@ static int beam_new(struct beam *b, struct hspmd_search *s, enum hspmd_schedule 
 	b->total = first->global_batch / first->micro_batch;
 	b->successors = (struct beam_list){ .most = SUCCESSORS, .drafts = hspmd_calloc(SUCCESSORS, sizeof *b->successors.drafts) };
 	b->placed = (struct beam_list){ .most = BEAM, .drafts = hspmd_calloc(BEAM, sizeof *b->placed.drafts) };
-	if (ground && b->successors.drafts && b->placed.drafts) {
+	b->batch = hspmd_calloc(HSPMD_BEAM_BATCH, sizeof *b->batch);
+	b->judging = hspmd_beam_judging_new();
+	if (ground && b->successors.drafts && b->placed.drafts && b->batch && b->judging) {
 		b->ground = ground;
 		b->search = ++ground->searches;
 		b->t = ground->t;
@@ -255,7 +275,7 @@ static const int origins_max[] = {
 static int explore_origins(struct beam *b, enum beam_origins which, struct origin *origins, int *count)
 {
 	struct beam_draft *drafts = hspmd_calloc(HSPMD_BEAM_ORIGINS_MAX, sizeof *drafts);
-	int found = drafts ? hspmd_beam_origins(b, which, drafts) : 0, rc = drafts ? 0 : -1;
+	int found = drafts ? hspmd_beam_origins(b, which, drafts) : -1, rc = found < 0 ? -1 : 0;
 	for (int i = 0; i < found && i < origins_max[which] && !rc && drafts[i].seconds < HSPMD_BEAM_FAR_BEHIND * drafts[0].seconds; i++) {
 		struct origin *o = &origins[*count];
 		*o = (struct origin){ b, { .most = BEAM, .drafts = hspmd_calloc(BEAM, sizeof *o->placed.drafts) } };
@@ -300,7 +320,7 @@ static int search_origins(struct hspmd_search *s)
 	for (int i = 0; i < count && i < ORIGINS_GOOD && !rc && best_of(&origins[i]) < GOOD * s->best_plans.list[0].objective; i++)
 		rc = explore(&origins[i], EXPANDED_GOOD, true);
 	for (int i = 0; i < count; i++) {
-		clear_placed(&origins[i].placed);
+		clear(&origins[i].placed);
 		free(origins[i].placed.drafts);
 	}
 	while (used)

@@ -15,15 +15,14 @@
 #include <string.h>
 
 #include "common/alloc.h"
-#include "controller/solver/search/search_internal.h"
+#include "controller/solver/search/candidates_internal.h"
 
 #define SEQUENCES_ALL 5000 /* up to so many sequences, all are tried */
 #define ORDERS_ALL 120      /* orders of one multiset that are tried if all sequences are */
 #define ORDERS_EVEN 12      /* orders tried in even distributions of one or two device classes */
 #define ORDERS_MANY 4       /* and of more device classes */
-#define ROUGHLY 2e-3        /* relative precision of a candidate's period */
-#define BOUND_ROUNDING 1e-9
-#define FRONT 8          /* candidates kept among those with the same devices */
+#define DEVICES_SHARED 32   /* least number of devices for which several threads look at sequences, */
+#define TOGETHER 128        /* ... so many at a time */
 #define CHOICES 64       /* choices of one degree per device class of a set */
 #define CLASSES_FEW 5    /* up to so many device classes, every set of them is distributed */
 #define PIPELINE_STEP 12 /* numbers of pipelines above this are tried in steps */
@@ -32,163 +31,10 @@
 #define SEQUENCES_MAX 16000
 #define SEQUENCES_WORK 2000000
 
-struct builder {
-	struct hspmd_search *s;
-	struct hspmd_submesh_tables *t;
-	struct hspmd_layer_copies copies;
-	int max_micro_batches; /* most micro-batches that a pipeline can run */
-	struct hspmd_candidates *out;
-	int chosen[HSPMD_SUBMESHES_MAX]; /* how many of each submesh are chosen */
-	int use[HSPMD_DEVICE_CLASSES_MAX];
-	int stages, sequences, sequences_max;
-	int useless;                       /* sequences that no plan needs, and that were not looked at any further */
-	double fair;                       /* micro-batches per device */
-	struct hspmd_partition_memo *memo; /* NULL: none */
-	bool short_of_memory;
-};
-
 void hspmd_candidates_clear(struct hspmd_candidates *l)
 {
 	free(l->candidates);
 	*l = (struct hspmd_candidates){ 0 };
-}
-
-static bool same_use(const struct hspmd_pipeline_candidate *c, const int *use)
-{
-	return !memcmp(c->use, use, sizeof c->use);
-}
-
-static bool same_split(const struct hspmd_pipeline_partition *a, const struct hspmd_pipeline_partition *b)
-{
-	return a->sequence.stages == b->sequence.stages && !memcmp(a->sequence.submesh, b->sequence.submesh, (size_t)a->sequence.stages) &&
-	       !memcmp(a->ends, b->ends, (size_t)a->sequence.stages * sizeof *a->ends);
-}
-
-/* Micro-batches that the current sequence would run if all devices took equal shares. */
-static int fair_share(const struct builder *b)
-{
-	int devices = 0;
-	for (int k = 0; k < b->t->device_classes->count; k++)
-		devices += b->use[k];
-	int parts = (int)ceil(b->fair * devices);
-	return parts < 1 ? 1 : parts < b->max_micro_batches ? parts : b->max_micro_batches;
-}
-
-/* A sequence's cost compared with others of the same devices: its seconds for a fair share. */
-static double fair_seconds(const struct builder *b, const struct hspmd_pipeline_partition *x)
-{
-	int parts = fair_share(b);
-	return x->fill_drain_s + ((parts < x->max_micro_batches ? parts : x->max_micro_batches) - 1) * x->period_s;
-}
-
-static void keep(struct builder *b, const struct hspmd_pipeline_partition *partition)
-{
-	struct hspmd_candidates *l = b->out;
-	int alike = 0, worst = -1;
-	double here = fair_seconds(b, partition), worst_here = -1;
-	for (int i = l->count - 1; i >= 0 && same_use(&l->candidates[i], b->use); i--) {
-		if (same_split(&l->candidates[i].partition, partition))
-			return;
-		double seconds = fair_seconds(b, &l->candidates[i].partition);
-		alike++;
-		if (seconds > worst_here) {
-			worst_here = seconds;
-			worst = i;
-		}
-	}
-	struct hspmd_pipeline_candidate *into;
-	if (alike >= FRONT) {
-		if (worst_here <= here)
-			return;
-		into = &l->candidates[worst];
-	} else {
-		size_t capacity = (size_t)l->capacity;
-		if (hspmd_array_grow(&l->candidates, &capacity, (size_t)l->count, sizeof *l->candidates)) {
-			b->short_of_memory = true;
-			return;
-		}
-		l->capacity = (int)capacity;
-		into = &l->candidates[l->count++];
-	}
-	into->partition = *partition;
-	into->copies = b->copies;
-	memcpy(into->use, b->use, sizeof into->use);
-	into->rates = 0;
-	into->remembered = false;
-	for (int s = 0; s < partition->sequence.stages; s++)
-		into->rates += b->t->submeshes[partition->sequence.submesh[s]].rate;
-}
-
-/* Returns true if no plan that has a pipeline of this sequence is as fast as the best one known: what the pipeline runs at most in that
- * time, and all other devices if they never wait, is less than the batch. The tables assume that devices wait for the slowest of the whole
- * cluster (hspmd_variation). */
-static bool is_useless(const struct builder *b, const struct hspmd_stage_sequence *sequence)
-{
-	const struct hspmd_search *s = b->s;
-	int left[HSPMD_DEVICE_CLASSES_MAX];
-	if (isinf(s->best_s))
-		return false;
-	double seconds = s->best_s * (s->migration ? HSPMD_NEAR_ENOUGH : 1) * hspmd_variation(s->costs, s->costs->cluster->device_count, 1);
-	for (int k = 0; k < b->t->device_classes->count; k++)
-		left[k] = s->available[k] - b->use[k];
-	double others = seconds * hspmd_submesh_tables_rate(b->t, left), all = b->max_micro_batches * (1 - BOUND_ROUNDING);
-	double compared = all > others ? seconds / ceil(all - others) : INFINITY;
-	return floor(seconds / hspmd_partition_least_period(b->t, sequence, compared)) + others < all;
-}
-
-/* Keep a partition found, and write it to found[*count]. */
-static void keep_another(struct builder *b, const struct hspmd_pipeline_partition *partition, struct hspmd_pipeline_partition *found,
-                         int *count)
-{
-	found[(*count)++] = *partition;
-	keep(b, partition);
-}
-
-/* Keep the partitions of a sequence that are known. Returns false if none is. */
-static bool keep_known(struct builder *b, const struct hspmd_stage_sequence *sequence)
-{
-	int count = 0;
-	const struct hspmd_pipeline_partition *known =
-	        b->memo ? hspmd_partition_memo_find(b->memo, sequence, HSPMD_MEMO_UNLIMITED, &count) : NULL;
-	for (int i = 0; i < count; i++)
-		keep(b, &known[i]);
-	return known != NULL;
-}
-
-static void try_sequence(struct builder *b, const struct hspmd_stage_sequence *sequence)
-{
-	struct hspmd_pipeline_partition partition, found[HSPMD_MEMO_PARTITIONS];
-	int found_count = 0, held = sequence->stages < b->max_micro_batches ? sequence->stages : b->max_micro_batches;
-	/* If memory is too small for a full pipeline, it may still run fewer micro-batches: useful if there are few. */
-	b->sequences++;
-	if (is_useless(b, sequence)) {
-		b->useless++;
-		return;
-	}
-	if (keep_known(b, sequence))
-		return;
-	for (; held > 0 && (held == sequence->stages || b->max_micro_batches <= HSPMD_FEW_MICRO_BATCHES * sequence->stages); held--) {
-		int max_micro_batches = held == sequence->stages ? b->max_micro_batches : held;
-		if (!hspmd_partition_layers(b->t, sequence, &b->copies, max_micro_batches, ROUGHLY, &partition))
-			continue;
-		for (int s = 0; s < sequence->stages; s++)
-			b->out->memory_bound = b->out->memory_bound || partition.way[s] != HSPMD_RECOMPUTE_NONE;
-		b->out->memory_bound = b->out->memory_bound || held < sequence->stages;
-		keep_another(b, &partition, found, &found_count);
-		/* With few micro-batches another partition may be better than the one with the least period: for a fair share, and for
-		 * all of them. */
-		for (int all = 0; b->out->exhaustive && b->max_micro_batches <= HSPMD_FEW_MICRO_BATCHES * sequence->stages &&
-		                  sequence->stages > 1 && all < 2;
-		     all++) {
-			hspmd_partition_rebalance(b->t, &b->copies, all ? max_micro_batches : fair_share(b), &partition);
-			keep_another(b, &partition, found, &found_count);
-		}
-		if (b->memo && held == sequence->stages && !partition.limited &&
-		    hspmd_partition_memo_add(b->memo, found, HSPMD_MEMO_UNLIMITED, found_count))
-			b->short_of_memory = true;
-		return;
-	}
-	b->out->memory_bound = true;
 }
 
 /* ---- every order */
@@ -236,7 +82,7 @@ static void try_blocks(struct builder *b, const int *device_classes, int count, 
 			for (int n = 0; n < b->chosen[u]; n++)
 				sequence.submesh[sequence.stages++] = (unsigned char)u;
 		}
-	try_sequence(b, &sequence);
+	hspmd_candidates_try(b, &sequence);
 }
 
 static void order_classes(struct builder *b, int *device_classes, int from, int count, int *left)
@@ -274,7 +120,7 @@ static void try_chosen(struct builder *b)
 			for (int n = 0; n < b->chosen[u]; n++)
 				sequence.submesh[sequence.stages++] = (unsigned char)u;
 		do
-			try_sequence(b, &sequence);
+			hspmd_candidates_try(b, &sequence);
 		while (next_order(sequence.submesh, sequence.stages));
 		return;
 	}
@@ -450,7 +296,7 @@ static void try_warm_starts(struct builder *b)
 			b->use[b->t->submeshes[sequence->submesh[k]].device_class] += b->t->submeshes[sequence->submesh[k]].tp;
 		b->copies.pipelines = s->warm_starts[i].pipelines;
 		b->stages = sequence->stages;
-		try_sequence(b, sequence);
+		hspmd_candidates_try(b, sequence);
 	}
 	memset(b->use, 0, sizeof b->use);
 	b->stages = 0;
@@ -546,6 +392,33 @@ bool hspmd_candidates_are_exhaustive(struct hspmd_search *s, struct hspmd_submes
 	return b.sequences <= SEQUENCES_ALL;
 }
 
+/* Try sequences. Returns 0, or -1 if memory runs out. */
+static int fill(struct builder *b, bool zero)
+{
+	struct hspmd_search *s = b->s;
+	struct hspmd_candidates *out = b->out;
+	if (out->exhaustive) {
+		multisets(b, 0, false);
+		hspmd_candidates_look(b);
+		return b->short_of_memory ? -1 : 0;
+	}
+	if (s->warm_start_micro_batch <= b->t->micro_batch && s->warm_start_zero == zero)
+		try_warm_starts(b);
+	hspmd_candidates_look(b);
+	if (b->t->schedule == HSPMD_SCHEDULE_ZB_H1 && s->warm_start_count && s->caps.schedules & 1u << HSPMD_SCHEDULE_1F1B)
+		return b->short_of_memory ? -1 : 0; /* those for 1F1B need less memory: there are no others */
+	if ((out->count + b->useless) * 2 <= s->warm_start_any || !s->warm_start_count || s->warm_start_micro_batch > b->t->micro_batch ||
+	    s->warm_start_zero != zero) {
+		even_distributions(b);
+		hspmd_candidates_look(b);
+		s->warm_start_count = 0;
+		s->warm_start_micro_batch = b->t->micro_batch;
+		s->warm_start_zero = zero;
+		remember(b, out);
+	}
+	return b->short_of_memory ? -1 : 0;
+}
+
 int hspmd_candidates_fill(struct hspmd_search *s, struct hspmd_submesh_tables *t, int pipelines, bool zero,
                           struct hspmd_partition_memo *memo, struct hspmd_candidates *out)
 {
@@ -554,6 +427,7 @@ int hspmd_candidates_fill(struct hspmd_search *s, struct hspmd_submesh_tables *t
 		             .copies = { .pipelines = pipelines, .zero = zero },
 		             .max_micro_batches = s->request->global_batch / t->micro_batch,
 		             .memo = memo,
+		             .together = 1,
 		             .out = out };
 	int devices = 0;
 	for (int k = 0; k < t->device_classes->count; k++)
@@ -561,21 +435,13 @@ int hspmd_candidates_fill(struct hspmd_search *s, struct hspmd_submesh_tables *t
 	b.fair = (double)b.max_micro_batches / devices;
 	b.sequences_max = (int)fmin(fmax((double)SEQUENCES_WORK / devices, SEQUENCES_MIN), SEQUENCES_MAX);
 	out->exhaustive = hspmd_candidates_are_exhaustive(s, t);
-	if (out->exhaustive) {
-		multisets(&b, 0, false);
-		return b.short_of_memory ? -1 : 0;
+	if (!out->exhaustive && !memo && devices >= DEVICES_SHARED) { /* without a memo no sequence needs what was found for another */
+		b.together = TOGETHER;
+		b.views = hspmd_search_tables_views(s, t);
 	}
-	if (s->warm_start_micro_batch <= t->micro_batch && s->warm_start_zero == zero)
-		try_warm_starts(&b);
-	if (t->schedule == HSPMD_SCHEDULE_ZB_H1 && s->warm_start_count && s->caps.schedules & 1u << HSPMD_SCHEDULE_1F1B)
-		return b.short_of_memory ? -1 : 0; /* those for 1F1B need less memory: there are no others */
-	if ((out->count + b.useless) * 2 <= s->warm_start_any || !s->warm_start_count || s->warm_start_micro_batch > t->micro_batch ||
-	    s->warm_start_zero != zero) {
-		even_distributions(&b);
-		s->warm_start_count = 0;
-		s->warm_start_micro_batch = t->micro_batch;
-		s->warm_start_zero = zero;
-		remember(&b, out);
-	}
-	return b.short_of_memory ? -1 : 0;
+	b.waiting = hspmd_calloc((size_t)b.together, sizeof *b.waiting);
+	int rc = b.waiting && (b.views || b.together == 1) ? fill(&b, zero) : -1;
+	hspmd_search_tables_views_destroy(s, b.views);
+	free(b.waiting);
+	return rc;
 }

@@ -79,6 +79,11 @@ int hspmd_partition_memo_add(struct hspmd_partition_memo *m, const struct hspmd_
 	return 0;
 }
 
+bool hspmd_partition_memo_is_full(const struct hspmd_partition_memo *m)
+{
+	return m->sequences == SEQUENCES_MAX;
+}
+
 const struct hspmd_pipeline_partition *hspmd_partition_memo_last(const struct hspmd_partition_memo *m,
                                                                  const struct hspmd_stage_sequence *sequence, int pipelines)
 {

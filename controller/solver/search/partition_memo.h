@@ -22,6 +22,9 @@ const struct hspmd_pipeline_partition *hspmd_partition_memo_find(const struct hs
 /* Add `count` partitions of one sequence that is not there yet for so many pipelines. Returns 0, or -1 if memory runs out. */
 int hspmd_partition_memo_add(struct hspmd_partition_memo *m, const struct hspmd_pipeline_partition *partitions, int pipelines, int count);
 
+/* Returns true if what is added is no longer kept. */
+bool hspmd_partition_memo_is_full(const struct hspmd_partition_memo *m);
+
 /* The partition of a sequence that was added last by the second of these functions, if it is the same in a plan of so many pipelines; NULL:
  * it is not, or there is none. Valid until the next addition. */
 const struct hspmd_pipeline_partition *hspmd_partition_memo_last(const struct hspmd_partition_memo *m,

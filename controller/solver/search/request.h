@@ -24,6 +24,8 @@ struct hspmd_runtime_caps {
 	bool offload;             /* a stage may have the optimizer's state and activations in its hosts' memory */
 };
 
+#define HSPMD_SEARCH_THREADS_MAX 64 /* most threads of a search */
+
 /* What hspmd's own runtime supports. */
 struct hspmd_runtime_caps hspmd_runtime_caps_default(void);
 
@@ -44,6 +46,9 @@ struct hspmd_solve_request {
 	bool fp32_elements;             /* set by the search, with FP8: not all devices that it uses compute in BF16 */
 	double known_s;                 /* step time of a plan that is known: slower ones need not be found; 0: none */
 	double time_limit_s;            /* the best plan found by then is returned; 0: no limit */
+	/* Threads that search, at most HSPMD_SEARCH_THREADS_MAX; all find the same plan. 0: the number that the environment's
+	 * HSPMD_SEARCH_THREADS says, else one for each usable core, at most 16. */
+	int threads;
 	const atomic_bool *cancelled;   /* once it is true, the search ends soon, with whatever it has or with an error; NULL: never */
 	/* Fewest nodes to which the job may be shrunk. Among equal nodes, the plan is placed so that no shrink by count (nodes in Slurm's
 	 * order, as the cluster lists them) and no loss of a rack or member job removes all holders of a layer, unless that makes the step

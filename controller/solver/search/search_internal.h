@@ -2,20 +2,22 @@
 /* The state of one search, shared by the search's files. Private to the search.
  *
  * - search_plan.c: the request; which micro-batches and parts of the cluster are searched
- * - candidates.c: sequences of submeshes with their best partition: the candidates that plans are made of
+ * - candidates.c: which sequences of submeshes a pipeline may be made of; candidate_sequences.c: those with their best partition are the
+ *   candidates that plans are made of
  * - partition_memo.c: partitions that need not be searched again; partition_range.c: for which numbers of pipelines they hold
  * - assemble.c: drafts: candidates that together fill the cluster
  * - estimate.c: what a draft's pipelines take
+ * - workers.c: threads that share the work
  * - best_plans.c: drafts placed on devices and timed by the simulator; the best plans so far
  * - saving_ways.c: how a stage keeps what its forward passes save
  * - improve.c: the second half of the search: local_search.c and beam_search.c, then reshape.c and interleaved_plans.c, applied to the best
  *   plans
- * - local_search.c: single changes to the best plans, timed by the simulator, until none helps
+ * - local_search.c: single changes to the best plans, timed by the simulator, until none helps; with local_changes.c and local_plan.c
  * - interleaved_plans.c: the best plans interleaved
  * - reshape.c: larger changes, for few devices: spare devices added, pipelines removed, stages of unequal devices, micro-batch sizes that
  *   differ between pipelines
  * - beam_search.c: drafts changed step by step, for many devices: stages of two widths in one class, pipelines that differ; with
- *   beam_drafts.c, beam_origins.c and beam_successors.c
+ *   beam_drafts.c, beam_judge.c, beam_origins.c and beam_successors.c
  * - repair.c: instead of all this, the current plan repaired after a loss
  * - holders.c: placement among the nodes of a device class, so that nodes lost together do not hold all copies of anything
  * - migration.c: which of two plans moves less state from the current plan */
@@ -27,6 +29,7 @@
 #include "controller/solver/search/draft.h"
 #include "controller/solver/search/migration.h"
 #include "controller/solver/search/partition_memo.h"
+#include "controller/solver/search/workers.h"
 #include "controller/solver/sim/evaluate.h"
 
 /* A sequence of submeshes that can hold the model, with the best partition found. */
@@ -74,7 +77,9 @@ struct hspmd_search {
 	struct hspmd_best_plans best_plans;
 	struct hspmd_migration *migration; /* NULL: no current plan */
 	struct hspmd_plan *start;          /* the current plan on the devices that are left; NULL: none */
-	struct hspmd_pipeline_memo *known; /* pipelines that were simulated */
+	struct hspmd_pipeline_memo *known; /* pipelines that were simulated; of all threads */
+	struct hspmd_search_workers *workers; /* NULL: they have not been needed yet */
+	int thread;                           /* the number of the thread whose view of the search this is; 0 otherwise */
 	double best_s;                     /* step time of the fastest plan that fits; INFINITY: none yet */
 	int widest;                        /* most devices of a stage in even distributions (candidates.c) */
 	int warm_start_count;              /* sequences that did well with another micro-batch; */

@@ -435,6 +435,7 @@ static void clear_search(struct hspmd_search *s)
 	free(s->warm_starts);
 	hspmd_pipeline_memo_destroy(s->known);
 	hspmd_beam_grounds_clear(s);
+	hspmd_search_workers_destroy(s->workers);
 	hspmd_device_classes_destroy(s->device_classes);
 	hspmd_costs_destroy(s->costs);
 }

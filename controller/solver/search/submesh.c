@@ -248,6 +248,11 @@ static int nearest_size(const struct hspmd_submesh_tables *t, double bytes)
 	return best;
 }
 
+static size_t boundary_count(const struct hspmd_submesh_tables *t)
+{
+	return (size_t)(t->boundary_classes * t->boundary_classes * 2 * QUEUE_MAX * t->size_count);
+}
+
 static int add_sizes(struct hspmd_submesh_tables *t, struct hspmd_error *err)
 {
 	size_t n = (size_t)t->layers;
@@ -265,7 +270,7 @@ static int add_sizes(struct hspmd_submesh_tables *t, struct hspmd_error *err)
 		t->size_of[l] = i < t->size_count ? i : nearest_size(t, bytes);
 	}
 	t->boundary_classes = t->device_classes->count;
-	size_t cells = (size_t)(t->boundary_classes * t->boundary_classes * 2 * QUEUE_MAX * t->size_count);
+	size_t cells = boundary_count(t);
 	t->boundaries = hspmd_calloc(cells, sizeof *t->boundaries);
 	if (!t->boundaries)
 		return hspmd_fail_memory(err, "preparing the search");
@@ -324,13 +329,32 @@ double hspmd_submesh_tables_rate(const struct hspmd_submesh_tables *t, const int
 	return rates;
 }
 
+struct hspmd_submesh_tables *hspmd_submesh_tables_view(const struct hspmd_submesh_tables *t, struct hspmd_costs *costs)
+{
+	struct hspmd_submesh_tables *view = hspmd_calloc(1, sizeof *view);
+	if (!view)
+		return NULL;
+	*view = *t;
+	view->is_view = true;
+	view->costs = costs;
+	view->boundaries = hspmd_calloc(boundary_count(t), sizeof *view->boundaries);
+	if (!view->boundaries) {
+		free(view);
+		return NULL;
+	}
+	memcpy(view->boundaries, t->boundaries, boundary_count(t) * sizeof *view->boundaries);
+	return view;
+}
+
 void hspmd_submesh_tables_destroy(struct hspmd_submesh_tables *t)
 {
 	if (!t)
 		return;
-	free(t->storage);
-	free(t->size_of);
-	free(t->size_bytes);
+	if (!t->is_view) {
+		free(t->storage);
+		free(t->size_of);
+		free(t->size_bytes);
+	}
 	free(t->boundaries);
 	free(t);
 }

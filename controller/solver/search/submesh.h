@@ -61,6 +61,7 @@ enum hspmd_draft_offload { HSPMD_DRAFT_OFFLOADS_NOTHING, HSPMD_DRAFT_OFFLOADS_AC
 bool hspmd_sequence_is_faster(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch);
 
 struct hspmd_submesh_tables {
+	bool is_view; /* all but the boundaries is that of others */
 	struct hspmd_costs *costs;
 	const struct hspmd_device_classes *device_classes;
 	const struct hspmd_runtime_caps *caps;
@@ -88,6 +89,9 @@ struct hspmd_submesh_tables {
 struct hspmd_submesh_tables *hspmd_submesh_tables_new(struct hspmd_costs *costs, const struct hspmd_device_classes *device_classes,
                                                       const struct hspmd_runtime_caps *caps, int micro_batch,
                                                       enum hspmd_draft_offload offload, struct hspmd_error *err);
+/* The same tables for one thread, with these costs, a view of theirs: boundaries that are computed are the view's, and so are `placement`
+ * and `schedule`. NULL: memory. t must outlive the result, which is destroyed like others. */
+struct hspmd_submesh_tables *hspmd_submesh_tables_view(const struct hspmd_submesh_tables *t, struct hspmd_costs *costs);
 void hspmd_submesh_tables_destroy(struct hspmd_submesh_tables *t);
 
 /* Upper bound on the micro-batches per second of any plan of `available` devices of each device class, if its devices wait for one

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A table in which each pipeline has one place, by a hash of what decides its times. One that comes to a place takes it. */
+/* A table in which each pipeline has one place, by a hash of what decides its times. One that comes to a place takes it. A thread that
+ * finds the place in use does without it. */
 #include "controller/solver/sim/pipeline_memo.h"
 
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +14,7 @@
 #define STAGES_MOST 64 /* of pipelines that are kept */
 
 struct place {
+	atomic_bool in_use;
 	struct hspmd_pipeline_run run; /* its stages are the place's own; count 0: free */
 	struct hspmd_sim_stage *stages;
 	double *stage_end, end;
@@ -66,31 +69,44 @@ static int make_room(struct place *p, int stages)
 		return 0;
 	free(p->stages);
 	free(p->stage_end);
-	*p = (struct place){ .room = stages };
+	p->run.count = 0;
 	p->stages = hspmd_calloc((size_t)stages, sizeof *p->stages);
 	p->stage_end = hspmd_calloc((size_t)stages, sizeof *p->stage_end);
 	p->room = p->stages && p->stage_end ? stages : 0;
 	return p->room ? 0 : -1;
 }
 
-int hspmd_pipeline_memo_simulate(struct hspmd_pipeline_memo *m, const struct hspmd_pipeline_run *run, double *stage_end, double *end)
+static int simulate(const struct hspmd_pipeline_run *run, double *stage_end, double *end)
 {
-	struct place *p = m && run->count <= STAGES_MOST ? &m->places[place_of(run)] : NULL;
+	struct hspmd_pipeline_sim result = { .stage_end = stage_end };
+	int rc = hspmd_simulate(run->stages, run->count, run->micro_batches, run->schedule, &result);
+	*end = result.end;
+	return rc;
+}
+
+static int simulate_at(struct place *p, const struct hspmd_pipeline_run *run, double *stage_end, double *end)
+{
 	size_t ends = (size_t)run->count * sizeof *stage_end;
-	if (p && is_at(p, run)) {
+	if (is_at(p, run)) {
 		memcpy(stage_end, p->stage_end, ends);
 		*end = p->end;
 		return 0;
 	}
-	struct hspmd_pipeline_sim result = { .stage_end = stage_end };
-	if (hspmd_simulate(run->stages, run->count, run->micro_batches, run->schedule, &result) || (p && make_room(p, run->count)))
+	if (simulate(run, stage_end, end) || make_room(p, run->count))
 		return -1;
-	*end = result.end;
-	if (p) {
-		memcpy(p->stages, run->stages, bytes_of(run->count));
-		memcpy(p->stage_end, stage_end, ends);
-		p->end = result.end;
-		p->run = *run;
-	}
+	memcpy(p->stages, run->stages, bytes_of(run->count));
+	memcpy(p->stage_end, stage_end, ends);
+	p->end = *end;
+	p->run = *run;
 	return 0;
+}
+
+int hspmd_pipeline_memo_simulate(struct hspmd_pipeline_memo *m, const struct hspmd_pipeline_run *run, double *stage_end, double *end)
+{
+	struct place *p = m && run->count <= STAGES_MOST ? &m->places[place_of(run)] : NULL;
+	if (!p || atomic_exchange_explicit(&p->in_use, true, memory_order_acquire))
+		return simulate(run, stage_end, end);
+	int rc = simulate_at(p, run, stage_end, end);
+	atomic_store_explicit(&p->in_use, false, memory_order_release);
+	return rc;
 }

@@ -13,7 +13,7 @@ struct hspmd_pipeline_run {
 	enum hspmd_schedule schedule;
 };
 
-/* The last ones. */
+/* The last ones. Several threads may use it at the same time. */
 struct hspmd_pipeline_memo;
 struct hspmd_pipeline_memo *hspmd_pipeline_memo_new(void); /* NULL: memory */
 void hspmd_pipeline_memo_destroy(struct hspmd_pipeline_memo *m);

@@ -1,22 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "runtime/device/cpu/cpu.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include "common/alloc.h"
-
-static int usable_cores(void)
-{
-	cpu_set_t set;
-	if (sched_getaffinity(0, sizeof set, &set) == 0)
-		return CPU_COUNT(&set);
-	long n = sysconf(_SC_NPROCESSORS_ONLN);
-	return n > 0 ? (int)n : 1;
-}
+#include "common/cores.h"
 
 static void cpu_close(struct hspmd_device *dev)
 {
@@ -37,7 +27,7 @@ static int cpu_open(struct hspmd_device **dev, int index, int threads, struct hs
 		return hspmd_fail_memory(err, "opening a CPU device");
 	cpu->base.ops = &hspmd_cpu_ops;
 	if (!hspmd_cpu_choose(&cpu->f32, &cpu->f64, err) ||
-	    !(cpu->pool = hspmd_thread_pool_create(threads ? threads : usable_cores(), err))) {
+	    !(cpu->pool = hspmd_thread_pool_create(threads ? threads : hspmd_usable_cores(), err))) {
 		cpu_close(&cpu->base);
 		return -1;
 	}

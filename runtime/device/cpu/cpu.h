@@ -5,7 +5,7 @@
 #ifndef HSPMD_CPU_CPU_H
 #define HSPMD_CPU_CPU_H
 
-#include "runtime/device/cpu/thread_pool.h"
+#include "common/thread_pool.h"
 #include "runtime/device/device.h"
 
 extern const struct hspmd_device_ops hspmd_cpu_ops;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The threads of one CPU device. The caller's thread is number 0 and works too; the others, its helpers, sleep until a call is worth waking
- * them. One call at a time.
+/* Threads that share the items of a call: those of a CPU device, or of a search. The caller's thread is number 0 and works too; the others,
+ * its helpers, sleep until a call is worth waking them. One call at a time.
  *
  * The caller alone runs a call that takes less time than sharing it would cost. Sharing is cheap while a helper still spins, as it does for
  * some microseconds after a call, because kernels follow one another closely; waking a sleeping helper costs a system call and a wake-up. A
  * spin is limited by the clock, not by a count (a pause on one processor takes ten times that on another). It ends at once if another
  * process had the core meanwhile, and a thread that has spun in vain skips the spin in its next waits. The caller does not wait for a
  * helper that has not joined when no work is left: on a machine with other load, that helper may get no core for milliseconds. */
-#ifndef HSPMD_CPU_THREAD_POOL_H
-#define HSPMD_CPU_THREAD_POOL_H
+#ifndef HSPMD_COMMON_THREAD_POOL_H
+#define HSPMD_COMMON_THREAD_POOL_H
 
 #include <stdint.h>
 

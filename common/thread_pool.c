@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "runtime/device/cpu/thread_pool.h"
+#include "common/thread_pool.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -275,13 +275,13 @@ struct hspmd_thread_pool *hspmd_thread_pool_create(int threads, struct hspmd_err
 {
 	struct hspmd_thread_pool *pool = NULL;
 	if (posix_memalign((void **)&pool, 64, sizeof *pool)) {
-		hspmd_fail_memory(err, "starting the threads of a CPU device");
+		hspmd_fail_memory(err, "starting threads");
 		return NULL;
 	}
 	*pool = (struct hspmd_thread_pool){ .threads = 1 };
 	pool->workers = hspmd_calloc((size_t)threads, sizeof *pool->workers);
 	if (!pool->workers) {
-		hspmd_fail_memory(err, "starting the threads of a CPU device");
+		hspmd_fail_memory(err, "starting threads");
 		hspmd_thread_pool_destroy(pool);
 		return NULL;
 	}
@@ -291,7 +291,7 @@ struct hspmd_thread_pool *hspmd_thread_pool_create(int threads, struct hspmd_err
 		int rc = start_worker(worker);
 		if (rc) {
 			errno = rc;
-			hspmd_fail_errno(err, "starting thread %d of %d of a CPU device", i + 1, threads);
+			hspmd_fail_errno(err, "starting thread %d of %d", i + 1, threads);
 			hspmd_thread_pool_destroy(pool);
 			return NULL;
 		}
