@@ -58,11 +58,6 @@ struct hspmd_facts_work {
 	double replicated, sharded;
 };
 
-/* So many tensors, and their bytes for each sample, before a group divides them. */
-struct hspmd_facts_tensors {
-	double count, bytes;
-};
-
 /* What a message within a tensor-parallel group does. The last two are of tensors that are divided along the sequence, each half of an
  * all-reduce. */
 enum hspmd_facts_message {
@@ -72,12 +67,19 @@ enum hspmd_facts_message {
 	HSPMD_FACTS_MESSAGES
 };
 
-/* Messages of one pass within a tensor-parallel group. A device reads, and adds to, only those rows of tensors of experts that chose one of
- * its experts, so that only these need to be sent. */
+/* Equal messages: of so many tensors. A device reads, and adds to, only those rows of tensors of experts that chose one of its experts, so
+ * that only these need to be sent. */
+struct hspmd_facts_tensors {
+	enum hspmd_facts_message kind;
+	int experts, per_token; /* of which rows choose some; experts 0: all rows are sent */
+	double count, bytes;    /* bytes: of each, for each sample, before a group divides it */
+};
+
+/* Messages of one pass within a tensor-parallel group: those of another kind or size apart, as the latency of each counts. */
+#define HSPMD_FACTS_SIZES 16
 struct hspmd_facts_messages {
-	struct hspmd_facts_tensors of[HSPMD_FACTS_MESSAGES];
-	struct hspmd_facts_tensors experts_of[HSPMD_FACTS_MESSAGES]; /* those of them that have rows of experts */
-	int experts, per_token;
+	int count;
+	struct hspmd_facts_tensors of[HSPMD_FACTS_SIZES];
 };
 
 struct hspmd_layer_pass {
@@ -154,6 +156,11 @@ struct hspmd_model_facts {
 	struct hspmd_model_facts *wide;
 };
 
+/* Add messages. If there are more than HSPMD_FACTS_SIZES different ones, the two of a kind that are nearest in size count as equal. */
+void hspmd_facts_messages_add(struct hspmd_facts_messages *m, const struct hspmd_facts_tensors *tensors);
+bool hspmd_facts_messages_equal(const struct hspmd_facts_messages *a, const struct hspmd_facts_messages *b);
+/* Bytes of all tensors of a kind, for each sample. */
+double hspmd_facts_messages_bytes(const struct hspmd_facts_messages *m, enum hspmd_facts_message kind);
 void hspmd_model_facts_destroy(struct hspmd_model_facts *f);
 const struct hspmd_layer_facts *hspmd_model_layer_facts(const struct hspmd_model_facts *f, int layer);
 /* Returns true if a tensor-parallel group of this degree gets equal parts. */

@@ -240,7 +240,7 @@ struct point {
 static struct hspmd_layer_pass pass_of(const struct hspmd_probe_pass *const at[WORK_POINTS], double gathered)
 {
 	const struct hspmd_probe_pass *one = at[WORK_ONE], *tensor = at[WORK_TENSOR];
-	const struct hspmd_facts_tensors *context = at[WORK_CONTEXT]->messages.of;
+	const struct hspmd_facts_messages *context = &at[WORK_CONTEXT]->messages;
 	double more = at[WORK_ONE_TWICE]->bytes - one->bytes, more_of_half = at[WORK_TENSOR_TWICE]->bytes - tensor->bytes;
 	double weights_of_half = tensor->bytes - more_of_half; /* with sequence parallelism, too */
 	return (struct hspmd_layer_pass){
@@ -253,8 +253,9 @@ static struct hspmd_layer_pass pass_of(const struct hspmd_probe_pass *const at[W
 		.windows = work(one->windows, tensor->windows),
 		.kernels = one->kernels,
 		.messages = { tensor->messages, at[WORK_SEQUENCE]->messages },
-		.gathered_bytes = gathered * (context[HSPMD_FACTS_REDUCED].bytes + context[HSPMD_FACTS_SCATTERED].bytes +
-		                              context[HSPMD_FACTS_GATHERED].bytes),
+		.gathered_bytes = gathered * (hspmd_facts_messages_bytes(context, HSPMD_FACTS_REDUCED) +
+		                              hspmd_facts_messages_bytes(context, HSPMD_FACTS_SCATTERED) +
+		                              hspmd_facts_messages_bytes(context, HSPMD_FACTS_GATHERED)),
 	};
 }
 

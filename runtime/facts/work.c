@@ -87,12 +87,6 @@ static bool is_part(const struct hspmd_program *p, const struct hspmd_value *v, 
 	       hspmd_box_elements(&shard.box) < hspmd_shape_elements(shape);
 }
 
-static void add_tensor(struct hspmd_facts_tensors *to, double bytes)
-{
-	to->count++;
-	to->bytes += bytes;
-}
-
 /* Parts of a sum are reduced, parts of a sequence are gathered. types: an equal graph, whose elements count. */
 static void add_messages(const struct hspmd_program *p, const struct hspmd_spmd_node *n, const struct hspmd_graph *types,
                          struct hspmd_facts_messages *to)
@@ -108,12 +102,12 @@ static void add_messages(const struct hspmd_program *p, const struct hspmd_spmd_
 	const struct hspmd_op *reader = sum ? NULL : reader_of_rows(p, n->out[0]);
 	if (is_local(n->transfer))
 		return;
-	add_tensor(&to->of[kind], bytes);
-	if (!rows && !reader)
-		return;
-	add_tensor(&to->experts_of[kind], bytes);
-	to->experts = rows ? (int)rows->count : reader->attr.experts;
-	to->per_token = rows ? rows->per_token : reader->attr.experts_per_token;
+	struct hspmd_facts_tensors one = { kind, 0, 0, 1, bytes };
+	if (rows || reader) {
+		one.experts = rows ? (int)rows->count : reader->attr.experts;
+		one.per_token = rows ? rows->per_token : reader->attr.experts_per_token;
+	}
+	hspmd_facts_messages_add(to, &one);
 }
 
 /* A sum counts for the layer that computes its parts, even if they are put together only for the next one; what is gathered, for the layer

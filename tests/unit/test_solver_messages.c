@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the messages within a stage are predicted to take, compared with those of the programs that the runtime specialises: of models of
  * several types, with and without experts, under drawn plans (tensor, sequence and context parallelism, unequal shares, recomputation). The
- * links have hardly any latency, or so much that it rules; not where rows of experts or context groups' parts are
- * sent, whose latencies are predicted less well. */
+ * links have hardly any latency, or so much that it rules; not where context groups' parts are sent, whose latencies are predicted less
+ * well. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -77,8 +77,7 @@ static struct drawn draw_case(void)
 	int tp = groups ? 2 : 2 + (int)random_plan_draw(3), devices = groups ? 4 : tp, samples = 1 + (int)random_plan_draw(3);
 	static const char *const recompute[] = { "none", "selective", "full" };
 	FILE *f = fmemopen(d.plan, sizeof d.plan, "w");
-	snprintf(d.cluster, sizeof d.cluster, CLUSTER, d.kind, strstr(d.model, "experts") || groups || random_plan_draw(2) ? 1e-9 : 1e-4,
-	         random_plan_draw(2) ? 0.1 : 1);
+	snprintf(d.cluster, sizeof d.cluster, CLUSTER, d.kind, groups || random_plan_draw(2) ? 1e-9 : 1e-4, random_plan_draw(2) ? 0.1 : 1);
 	fprintf(f,
 	        "{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":%d,\"seq_len\":%d,\"schedule\":\"1f1b\",\"pipelines\":[{"
 	        "\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"a:0-%d\"],\"recompute\":\"%s\"",

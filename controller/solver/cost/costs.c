@@ -43,10 +43,8 @@ static struct hspmd_layer_pass pass_in_precision(const struct hspmd_layer_pass *
 	scale_work(&p.parted_bytes, narrow);
 	scale_work(&p.weights, narrow);
 	for (int sequence = 0; sequence < 2; sequence++)
-		for (int kind = 0; kind < HSPMD_FACTS_MESSAGES; kind++) {
-			p.messages[sequence].of[kind].bytes *= narrow;
-			p.messages[sequence].experts_of[kind].bytes *= narrow;
-		}
+		for (int i = 0; i < p.messages[sequence].count; i++)
+			p.messages[sequence].of[i].bytes *= narrow;
 	p.gathered_bytes *= narrow;
 	return p;
 }
@@ -158,14 +156,14 @@ static void facts_without_model(struct hspmd_costs *c, int l, double saved)
 	double input = l ? p->layers[l - 1].output_elems * p->activation_bytes : 0;
 	bool inner = l > 0 && l < c->layer_count - 1;
 	double replicated = inner ? fmin(4 * input, saved) : 0;
-	const struct hspmd_facts_tensors sums = { 2, 2 * input };
+	const struct hspmd_facts_messages sums = { 1, { { HSPMD_FACTS_REDUCED, .count = 2, .bytes = input } } }, halves = {
+		2, { { HSPMD_FACTS_SCATTERED, .count = 2, .bytes = input }, { HSPMD_FACTS_GATHERED, .count = 2, .bytes = input } }
+	};
 	f->recomputable = inner;
-	f->forward =
-	        (struct hspmd_layer_pass){ .flops = { 0, profile_flops(p, l, c->seq_len) },
-		                           .bytes = { HSPMD_TRAFFIC * replicated, HSPMD_TRAFFIC * (saved - replicated) },
-		                           .kernels = HSPMD_BLOCK_KERNELS,
-		                           .messages = { { .of = { [HSPMD_FACTS_REDUCED] = sums } },
-		                                         { .of = { [HSPMD_FACTS_SCATTERED] = sums, [HSPMD_FACTS_GATHERED] = sums } } } };
+	f->forward = (struct hspmd_layer_pass){ .flops = { 0, profile_flops(p, l, c->seq_len) },
+		                                .bytes = { HSPMD_TRAFFIC * replicated, HSPMD_TRAFFIC * (saved - replicated) },
+		                                .kernels = HSPMD_BLOCK_KERNELS,
+		                                .messages = { sums, halves } };
 	f->forward.parted_flops = f->forward.flops;
 	f->forward.parted_bytes = f->forward.bytes;
 	f->backward = f->forward;

@@ -402,7 +402,7 @@ static bool fill_profile(struct hspmd_costs *c, struct hspmd_layer_times *t)
 	double reduce = reduce_rate(c, t->type, t->share), rate = fastest_units(&c->cluster->types[t->type]);
 	for (int l = 0; l < c->layer_count; l++) {
 		struct sample whole = { forward_work(c, t->type, 1, rate, l),
-			                reduce * c->layers[l].forward.messages[0].of[HSPMD_FACTS_REDUCED].bytes };
+			                reduce * hspmd_facts_messages_bytes(&c->layers[l].forward.messages[0], HSPMD_FACTS_REDUCED) };
 		double left = part_left(c, t, &below, rate, l);
 		t->forward[l + 1] = over_share(&below, &above, t->share, t->micro_batch, FORWARD, l, &whole, left);
 		t->backward[l + 1] = over_share(&below, &above, t->share, t->micro_batch, BACKWARD, l, &whole, left);

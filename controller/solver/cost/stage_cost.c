@@ -76,8 +76,8 @@ static const struct hspmd_facts_messages *messages_of(const struct hspmd_costs *
 }
 
 /* Seconds of one message of experts' rows in the tensor-parallel group that begins with device `first`. bytes: of all rows. -1 with err. */
-static double send_experts(struct hspmd_costs *c, const struct hspmd_stage *s, int first, const struct hspmd_facts_messages *of,
-                           enum hspmd_facts_message kind, double bytes, struct hspmd_error *err)
+static double send_experts(struct hspmd_costs *c, const struct hspmd_stage *s, int first, const struct hspmd_facts_tensors *of,
+                           double bytes, struct hspmd_error *err)
 {
 	int tp = s->device_count / s->context;
 	double *parts = hspmd_calloc((size_t)tp, sizeof *parts), before = 0; /* whole experts: bounds are rounded to the nearest */
@@ -86,34 +86,26 @@ static double send_experts(struct hspmd_costs *c, const struct hspmd_stage *s, i
 		parts[i] = bytes * hspmd_expert_row_share((int64_t)(floor(after + 0.5) - floor(before + 0.5)), of->experts, of->per_token);
 		before = after;
 	}
-	double seconds = parts ? hspmd_costs_experts(c, s->devices + first, tp, kind, parts, bytes, err)
+	double seconds = parts ? hspmd_costs_experts(c, s->devices + first, tp, of->kind, parts, bytes, err)
 	                       : hspmd_fail_memory(err, "predicting a stage");
 	free(parts);
 	return seconds;
 }
 
-/* Seconds of a layer's messages of one kind in that group, of tensors of equal size; `scale`: samples of a micro-batch. -1 with err. */
-static double send_layer(struct hspmd_costs *c, const struct hspmd_stage *s, int first, const struct hspmd_facts_messages *of,
-                         enum hspmd_facts_message kind, double scale, struct hspmd_error *err)
-{
-	const struct hspmd_facts_tensors *all = &of->of[kind], *rows = &of->experts_of[kind];
-	int tp = s->device_count / s->context;
-	double plain = all->count - rows->count, bytes = plain > 0 ? scale * (all->bytes - rows->bytes) / plain : 0;
-	double each = hspmd_costs_collective(c, s->devices + first, tp, kind, bytes, err);
-	double experts = rows->count > 0 ? send_experts(c, s, first, of, kind, scale * rows->bytes / rows->count, err) : 0;
-	return each < 0 || experts < 0 ? -1 : plain * each + rows->count * experts;
-}
-
-/* Seconds of all messages of a layer in that group. -1 with err. */
+/* Seconds of all messages of a layer in that group; `scale`: samples of a micro-batch. -1 with err. */
 static double send_all(struct hspmd_costs *c, const struct hspmd_stage *s, int first, const struct hspmd_facts_messages *of, double scale,
                        struct hspmd_error *err)
 {
 	double sum = 0;
-	for (int kind = 0; kind < HSPMD_FACTS_MESSAGES; kind++) {
-		double one = send_layer(c, s, first, of, (enum hspmd_facts_message)kind, scale, err);
-		if (one < 0)
+	for (int i = 0; i < of->count; i++) {
+		const struct hspmd_facts_tensors *tensors = &of->of[i];
+		double bytes = scale * tensors->bytes;
+		double each = tensors->experts ? send_experts(c, s, first, tensors, bytes, err)
+		                               : hspmd_costs_collective(c, s->devices + first, s->device_count / s->context, tensors->kind,
+		                                                        bytes, err);
+		if (each < 0)
 			return -1;
-		sum += one;
+		sum += tensors->count * each;
 	}
 	return sum;
 }
@@ -121,11 +113,12 @@ static double send_all(struct hspmd_costs *c, const struct hspmd_stage *s, int f
 /* The bytes of as many all-reduces. */
 static double reduced_bytes(const struct hspmd_facts_messages *m)
 {
-	return m->of[HSPMD_FACTS_REDUCED].bytes + (m->of[HSPMD_FACTS_SCATTERED].bytes + m->of[HSPMD_FACTS_GATHERED].bytes) / 2;
+	return hspmd_facts_messages_bytes(m, HSPMD_FACTS_REDUCED) +
+	       (hspmd_facts_messages_bytes(m, HSPMD_FACTS_SCATTERED) + hspmd_facts_messages_bytes(m, HSPMD_FACTS_GATHERED)) / 2;
 }
 
-/* Seconds of one pass's sums for a micro-batch, in the slowest of the stage's tensor-parallel groups: those of one kind are of equal parts
- * of a layer's bytes. Only the time beyond `per_byte` counts. Returns -1 with err if there is no link. */
+/* Seconds of one pass's messages for a micro-batch, in the slowest of the stage's tensor-parallel groups. Only the time beyond `per_byte`
+ * counts. Returns -1 with err if there is no link. */
 static double communication(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, enum stage_pass pass, double per_byte,
                             struct hspmd_error *err)
 {
@@ -136,7 +129,7 @@ static double communication(struct hspmd_costs *c, const struct hspmd_stage *s, 
 		const struct hspmd_facts_messages *last = NULL;
 		for (int l = s->layers[0]; l < s->layers[1]; l++) {
 			const struct hspmd_facts_messages *m = messages_of(c, s, l, pass);
-			if ((!last || memcmp(m, last, sizeof *m) != 0) && (known = send_all(c, s, group * tp, m, scale, err)) < 0)
+			if ((!last || !hspmd_facts_messages_equal(m, last)) && (known = send_all(c, s, group * tp, m, scale, err)) < 0)
 				return -1;
 			last = m;
 			seconds += fmax(known - per_byte * scale * reduced_bytes(m), 0);
