@@ -2,6 +2,7 @@
 /* Reading and checking hspmd-cluster-1. Lookups are in cluster_index.c, writing in cluster_write.c. */
 #include "common/format/cluster.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,7 @@
 #define MEMORY_MAX ((int64_t)1 << 50) /* bytes of one device */
 #define RATE_MAX 1e9                  /* GB/s, TFLOP/s: beyond it a unit is wrong */
 #define SECONDS_MAX 1e9
+#define CAPABILITY_MAX 100
 #define OPERATOR_MAX 1.0 /* seconds of an operator without work: beyond it a unit is wrong */
 #define LINKS_MAX (1 << 20)
 #define POINTS_MAX 4096
@@ -83,6 +85,7 @@ static int read_type(struct hspmd_json *at, struct hspmd_device_type *t)
 		hspmd_json_fail(at, "expected a rate of at least one precision in peak_tflops or tflops");
 	if (hspmd_json_has(at, "operator_s"))
 		t->operator_s = hspmd_json_number(at, "operator_s", HSPMD_JSON_POSITIVE, OPERATOR_MAX);
+	t->compute_capability = (int)lround(10 * hspmd_json_number_or(at, "compute_capability", HSPMD_JSON_POSITIVE, CAPABILITY_MAX, 0));
 	read_product_blocks(at, &t->product_blocks);
 	return read_host(at, t) ? -1 : hspmd_json_check_keys(at);
 }

@@ -35,6 +35,7 @@ struct hspmd_device_type {
 	double peak_tflops[HSPMD_PRECISION_COUNT]; /* 0: not given */
 	double tflops[HSPMD_PRECISION_COUNT];      /* measured on a large matrix product; 0: not measured */
 	double operator_s;                         /* of an operator beside its work, measured on a small one; 0: not measured */
+	int compute_capability;                    /* of NVIDIA's GPUs, ten times: 90 for 9.0; 0: not given */
 	struct hspmd_product_blocks product_blocks;
 	struct hspmd_host_memory host;
 };

@@ -56,7 +56,8 @@ static bool near(double a, double b, double tolerance)
 
 static bool agree(const struct hspmd_device_type *a, const struct hspmd_device_type *b, double tolerance)
 {
-	bool same = a->kind == b->kind && !strcmp(a->name, b->name) && near((double)a->memory_bytes, (double)b->memory_bytes, tolerance) &&
+	bool same = a->kind == b->kind && !strcmp(a->name, b->name) && a->compute_capability == b->compute_capability &&
+	            near((double)a->memory_bytes, (double)b->memory_bytes, tolerance) &&
 	            near(a->gbytes_per_s, b->gbytes_per_s, RATE_SLACK * tolerance);
 	if (a->host.memory_bytes && b->host.memory_bytes)
 		same = same && near(a->host.gbytes_per_s, b->host.gbytes_per_s, RATE_SLACK * tolerance);
@@ -152,6 +153,7 @@ static int make_types(struct merge *m, struct hspmd_error *err)
 		struct hspmd_device_type *t = &m->c->types[g];
 		t->kind = m->groups[g].leader->kind;
 		t->memory_bytes = m->groups[g].leader->memory_bytes;
+		t->compute_capability = m->groups[g].leader->compute_capability;
 		t->name = group_name(m, g);
 		m->c->type_count++;
 		if (!t->name)

@@ -53,6 +53,8 @@ static json_t *type_json(const struct hspmd_device_type *t)
 		bad |= json_object_set_new(o, "tflops", rates(t->tflops));
 	if (t->operator_s > 0)
 		bad |= json_object_set_new(o, "operator_s", hspmd_json_real(t->operator_s));
+	if (t->compute_capability)
+		bad |= json_object_set_new(o, "compute_capability", hspmd_json_real(t->compute_capability / 10.0));
 	if (t->product_blocks.depth)
 		bad |= json_object_set_new(o, "product_blocks", hspmd_product_blocks_to_json(&t->product_blocks));
 	if (t->host.memory_bytes)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/format/device_speed.h"
 
+#include <math.h>
+
 #include "common/format/device_traits.h"
 
 double hspmd_device_flops(const struct hspmd_device_type *t, enum hspmd_precision precision)
@@ -22,6 +24,22 @@ double hspmd_device_flops(const struct hspmd_device_type *t, enum hspmd_precisio
 			return t->peak_tflops[p] * 1e12 * HSPMD_SUSTAINED_FLOPS;
 	}
 	return 0;
+}
+
+bool hspmd_capability_has_wgmma(int compute_capability)
+{
+	return compute_capability == 90;
+}
+
+bool hspmd_device_multiplies_fp8(const struct hspmd_device_type *t, enum hspmd_precision elements, bool of_experts)
+{
+	return elements == HSPMD_PRECISION_BF16 && (!of_experts || hspmd_capability_has_wgmma(t->compute_capability));
+}
+
+double hspmd_device_fp8_flops(const struct hspmd_device_type *t, enum hspmd_precision elements, bool of_experts)
+{
+	double rate = hspmd_device_flops(t, elements);
+	return hspmd_device_multiplies_fp8(t, elements, of_experts) ? fmax(rate, hspmd_device_flops(t, HSPMD_PRECISION_FP8)) : rate;
 }
 
 double hspmd_device_operator_seconds(const struct hspmd_device_type *t)

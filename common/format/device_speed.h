@@ -21,6 +21,13 @@
 
 /* Sustained operations per second in this precision, or if the device has no units for it in the next wider one that it has; 0: unknown. */
 double hspmd_device_flops(const struct hspmd_device_type *t, enum hspmd_precision precision);
+/* Returns true if GPUs of this compute capability, ten times, have products of warp-groups (wgmma): those of 9.0 alone. */
+bool hspmd_capability_has_wgmma(int compute_capability);
+/* Returns true if units for FP8 multiply the FP8 operands of a job whose elements are of precision `elements`: if these are BF16, and those
+ * of experts only by products of warp-groups. Otherwise they are multiplied as elements. */
+bool hspmd_device_multiplies_fp8(const struct hspmd_device_type *t, enum hspmd_precision elements, bool of_experts);
+/* Sustained operations per second of these products. */
+double hspmd_device_fp8_flops(const struct hspmd_device_type *t, enum hspmd_precision elements, bool of_experts);
 /* Seconds of an operator beside its work, as measured, or to launch it. */
 double hspmd_device_operator_seconds(const struct hspmd_device_type *t);
 /* Returns true if the device packs the factors of its products before it multiplies. */

@@ -85,6 +85,7 @@ struct hspmd_facts_messages {
 struct hspmd_layer_pass {
 	struct hspmd_facts_work flops;   /* floating-point operations for each sample */
 	struct hspmd_facts_work fp8;     /* of these: of products of FP8 operands, in facts of a job in FP8 */
+	struct hspmd_facts_work fp8_experts; /* of these: those of experts that GPUs with products of warp-groups multiply in FP8 */
 	struct hspmd_facts_work bytes;   /* read and written for each sample */
 	struct hspmd_facts_work parted_flops, parted_bytes; /* flops and bytes with sequence parallelism, under which each device has a part
 	                                                       of what it would have whole without */

@@ -246,6 +246,7 @@ static struct hspmd_layer_pass pass_of(const struct hspmd_probe_pass *const at[W
 	return (struct hspmd_layer_pass){
 		.flops = work(one->flops, tensor->flops),
 		.fp8 = work(one->fp8, tensor->fp8),
+		.fp8_experts = work(one->fp8_experts, tensor->fp8_experts),
 		.bytes = work(more, more_of_half),
 		.parted_flops = work(one->flops, at[WORK_SEQUENCE]->flops),
 		.parted_bytes = work(more, at[WORK_SEQUENCE]->bytes - weights_of_half),

@@ -111,7 +111,8 @@ int hspmd_probe_moments(const struct hspmd_program *p, int layer, size_t from, s
 
 /* Work of each layer on the program's device: passes[layer][backward]. */
 struct hspmd_probe_pass {
-	double flops, fp8, bytes, kernels; /* fp8: of the flops, those of products of FP8 operands */
+	double flops, bytes, kernels;
+	double fp8, fp8_experts;           /* of the flops, those of products of FP8 operands; and of these, those of experts */
 	double windows;                    /* bytes */
 	struct hspmd_facts_messages messages;
 	/* Of the operator that needs most of samples, and of the one that needs most of weights; [1]: at once (op_type.h). */

@@ -41,7 +41,10 @@ static void add_operator(const struct hspmd_program *p, const struct hspmd_spmd_
 		return;
 	type->cost(&v, &flops, &bytes);
 	pass->flops += flops;
-	pass->fp8 += type->fp8 ? flops : 0;
+	if (type->fp8 && (!type->fp8_fits || type->fp8_fits(&v))) {
+		pass->fp8 += flops;
+		pass->fp8_experts += type->rows.choice ? flops : 0;
+	}
 	pass->bytes += bytes;
 	pass->windows += type->windows ? type->windows(&v) : 0;
 	pass->kernels++;

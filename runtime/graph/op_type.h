@@ -92,7 +92,8 @@ struct hspmd_op_type {
 	bool adds_gradients;     /* its backward operators add to gradients of weights, and lay them out as those of other such types do */
 	signed char loss_output; /* 1 + the scalar F64 output that is a part of the loss: the backward pass starts from it. 0: none */
 	bool begins_sequence;    /* with sequence parallelism, output 0 is split along the sequence for all operators that follow */
-	bool fp8; /* operands of its products are rounded to FP8 numbers, which GPUs multiply on units for FP8, if they can */
+	bool fp8; /* operands of its products are rounded to FP8 numbers, which GPUs multiply on units for FP8, if they can, and ... */
+	bool (*fp8_fits)(const struct hspmd_op_view *v); /* ... this returns true for its shapes. NULL: any */
 	bool cheap;              /* few operations for the size of its results: "selective" recomputation runs it again */
 	struct hspmd_op_pair pair;
 	const struct hspmd_op_example *examples; /* NULL: cases of this operator are in tests/unit/op_case.c */

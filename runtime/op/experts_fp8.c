@@ -77,6 +77,21 @@ static double rows(const struct hspmd_op_view *v, int x, double elements, bool a
 	return at_once && hspmd_dtype_bytes(v->in_dtype[x]) == 2 ? fmax(elements, codes) : elements;
 }
 
+static bool rows_fit(const struct hspmd_shape *gate)
+{
+	return gate->dim[1] % HSPMD_FP8_ROW == 0 && gate->dim[2] % HSPMD_FP8_ROW == 0;
+}
+
+static bool fits(const struct hspmd_op_view *v)
+{
+	return rows_fit(&v->in[3]);
+}
+
+static bool fits_grad(const struct hspmd_op_view *v)
+{
+	return rows_fit(&v->in[4]);
+}
+
 static double weights_workspace(const struct hspmd_op_view *v, bool at_once)
 {
 	return matrices(v, 0, at_once);
@@ -111,6 +126,7 @@ const struct hspmd_op_type hspmd_op_experts_fp8 = {
 	.rows = { .choice = 1 + 1, .in = 1 << 0, .out = 1 << 0 },
 	.adds_gradients = true,
 	.fp8 = true,
+	.fp8_fits = fits,
 };
 const struct hspmd_op_type hspmd_op_experts_fp8_grad = {
 	.min_inputs = 8,
@@ -124,4 +140,5 @@ const struct hspmd_op_type hspmd_op_experts_fp8_grad = {
 	.rows = { .choice = 1 + 2, .in = 1 << 0 | 1 << 1, .out = 1 << 0 },
 	.accumulates = 0x3c,
 	.fp8 = true,
+	.fp8_fits = fits_grad,
 };

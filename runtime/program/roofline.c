@@ -29,8 +29,9 @@ static void shape_of(const struct hspmd_program *p, int slot, struct hspmd_shape
 	*dtype = t->dtype;
 }
 
-/* Floating-point operations. Of a pair those of the first operator, if it has products: compared with them the second has none. */
-static double flops_of(const struct hspmd_program *p, const struct hspmd_instruction *in)
+/* Floating-point operations. Of a pair those of the first operator, if it has products: compared with them the second has none. *fp8: its
+ * operands are FP8 numbers, of shapes that units for FP8 multiply. */
+static double flops_of(const struct hspmd_program *p, const struct hspmd_instruction *in, bool *fp8)
 {
 	const struct hspmd_op_type *type = hspmd_op_types[in->opcode];
 	int inputs = in->input_count;
@@ -46,6 +47,7 @@ static double flops_of(const struct hspmd_program *p, const struct hspmd_instruc
 		shape_of(p, in->out[k], &v.out[k], &v.out_dtype[k]);
 	if (type->cost)
 		type->cost(&v, &flops, &ignored);
+	*fp8 = type->fp8 && (!type->fp8_fits || type->fp8_fits(&v));
 	return flops;
 }
 
@@ -111,14 +113,17 @@ static double rate_of(const struct hspmd_device_type *type, enum hspmd_precision
 
 static struct work work_of(const struct hspmd_program *p, const struct hspmd_device_type *type, const struct hspmd_instruction *in)
 {
-	double rate = rate_of(type, computes_in_bf16(p, in) ? HSPMD_PRECISION_BF16 : p->tf32 ? HSPMD_PRECISION_TF32 : HSPMD_PRECISION_FP32);
-	double fp8 = hspmd_op_types[in->opcode]->fp8 ? rate_of(type, HSPMD_PRECISION_FP8) : 0;
+	enum hspmd_precision elements = computes_in_bf16(p, in) ? HSPMD_PRECISION_BF16
+	                                : p->tf32               ? HSPMD_PRECISION_TF32
+	                                                        : HSPMD_PRECISION_FP32;
+	bool fp8 = false;
 	/* The norm and the optimizer are bound by their bytes. */
 	double offloaded;
-	struct work w = { .flops = in->kind == HSPMD_INSTRUCTION_RUN ? flops_of(p, in) : 0,
+	struct work w = { .flops = in->kind == HSPMD_INSTRUCTION_RUN ? flops_of(p, in, &fp8) : 0,
 		          .bytes = bytes_of(p, in, &offloaded),
 		          .count = 1 };
-	rate = fp8 > 0 ? fp8 : rate;
+	bool codes = fp8 && hspmd_device_multiplies_fp8(type, elements, hspmd_op_types[in->opcode]->rows.choice);
+	double rate = codes ? fmax(rate_of(type, HSPMD_PRECISION_FP8), rate_of(type, elements)) : rate_of(type, elements);
 	w.seconds = fmax(rate > 0 ? w.flops / rate : 0, type->gbytes_per_s > 0 ? w.bytes / (type->gbytes_per_s * 1e9) : 0);
 	if (offloaded > 0)
 		w.seconds = fmax(w.seconds, offloaded / (type->host.gbytes_per_s * 1e9));

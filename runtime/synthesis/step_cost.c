@@ -49,7 +49,8 @@ double hspmd_synthesis_op_seconds(const struct hspmd_synthesis_stage *stage, con
 		const struct hspmd_cluster_device *device = &stage->cluster->devices[stage->devices[d]];
 		const struct hspmd_device_type *kind = &stage->cluster->types[device->type];
 		double slowdown = stage->cluster->nodes[device->node].slowdown;
-		double speed = type->fp8 ? fmax(rate[d], hspmd_device_flops(kind, HSPMD_PRECISION_FP8) / slowdown) : rate[d];
+		bool codes = type->fp8 && (!type->fp8_fits || type->fp8_fits(&local));
+		double speed = codes ? hspmd_device_fp8_flops(kind, stage->precision, type->rows.choice) / slowdown : rate[d];
 		bytes += all && type->windows ? hspmd_device_window_traffic(kind, type->windows(&local)) : 0;
 		double seconds = flops / speed + (memory_rate[d] > 0 ? bytes / memory_rate[d] : 0);
 		rates += speed;

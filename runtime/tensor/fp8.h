@@ -22,6 +22,9 @@
 #define HSPMD_FP8 static inline
 #endif
 
+/* Products of experts' codes by warp-groups read rows of whole so many codes. */
+#define HSPMD_FP8_ROW 16
+
 #define HSPMD_AMAX_WINDOW 16 /* steps */
 #define HSPMD_AMAX_BINS 64   /* one for each power of two */
 #define HSPMD_AMAX_LEAST -32 /* exponent of the first bin, whose values are below twice that power; the last bin has all large ones */

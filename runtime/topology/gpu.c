@@ -38,6 +38,7 @@ struct nvml {
 	/* Not in every version. */
 	int (*cores)(nvml_device, unsigned *);
 	int (*max_clock)(nvml_device, int, unsigned *);
+	int (*capability)(nvml_device, int *, int *);
 	int (*mig_mode)(nvml_device, unsigned *, unsigned *);
 	int (*mig_count)(nvml_device, unsigned *);
 	int (*mig_by_index)(nvml_device, unsigned, nvml_device *);
@@ -64,6 +65,7 @@ static bool load(struct nvml *n)
 		{ "nvmlDeviceGetPciInfo_v3", &n->pci, false },
 		{ "nvmlDeviceGetNumGpuCores", &n->cores, true },
 		{ "nvmlDeviceGetMaxClockInfo", &n->max_clock, true },
+		{ "nvmlDeviceGetCudaComputeCapability", &n->capability, true },
 		{ "nvmlDeviceGetMigMode", &n->mig_mode, true },
 		{ "nvmlDeviceGetMaxMigDeviceCount", &n->mig_count, true },
 		{ "nvmlDeviceGetMigDeviceHandleByIndex", &n->mig_by_index, true },
@@ -150,10 +152,13 @@ static int find_device(const struct nvml *n, unsigned index, struct found *f, st
 	write_address(&pci, whole.pci, sizeof whole.pci);
 	find_slot(n, d, &whole);
 	unsigned cores = 0, clock = 0, mode = 0, pending, slots = 0;
+	int major = 0, minor = 0;
 	if (n->cores && !n->cores(d, &cores))
 		whole.multiprocessors = (int)(cores / 128);
 	if (n->max_clock && !n->max_clock(d, NVML_CLOCK_SM, &clock))
 		whole.clock_mhz = (int)clock;
+	if (n->capability && !n->capability(d, &major, &minor))
+		whole.compute_capability = 10 * major + minor;
 	if (!n->mig_mode || !n->mig_count || !n->mig_by_index || n->mig_mode(d, &mode, &pending) || !mode || n->mig_count(d, &slots)) {
 		find_links(n, d, &whole);
 		return add(f, &whole, (int)index, err);

@@ -298,6 +298,9 @@ static int add_gpu(struct discovery *d, const struct hspmd_gpu *g, int index, in
 		/* Devices of cores fill the host's memory themselves. */
 		if (add_type(d, name, d->gpu_kind, g->memory_bytes, peak, &m, d->o->cpu ? NULL : &host, err))
 			return -1;
+		if (g->compute_capability > 0 && json_object_set_new(json_object_get(d->types, name), "compute_capability",
+		                                                     hspmd_json_real(g->compute_capability / 10.0)))
+			return hspmd_fail_memory(err, "describing devices");
 	}
 	hwloc_bitmap_t near = hwloc_bitmap_alloc();
 	hwloc_const_bitmap_t cpus = near ? near_gpu(d, g, near) : d->allowed;

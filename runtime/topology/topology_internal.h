@@ -43,6 +43,7 @@ struct hspmd_gpu {
 	char pci[32]; /* "0000:3b:00.0" */
 	int64_t memory_bytes;
 	int multiprocessors, clock_mhz;        /* 0: unknown */
+	int compute_capability;                /* ten times; 0: unknown */
 	double share;                          /* fraction of the whole GPU's multiprocessors: 1, or that of a MIG slice */
 	double pcie_gbytes_per_s;              /* of its slot; 0: unknown */
 	int nvlinks;                           /* number of active links; 0 for a MIG slice, which cannot use them */

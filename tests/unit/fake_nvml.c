@@ -37,6 +37,7 @@ int nvmlDeviceGetNvLinkVersion(void *d, unsigned link, unsigned *version);
 int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *d, unsigned link, void *info);
 int nvmlDeviceGetMaxPcieLinkGeneration(void *d, unsigned *generation);
 int nvmlDeviceGetMaxPcieLinkWidth(void *d, unsigned *width);
+int nvmlDeviceGetCudaComputeCapability(void *d, int *major, int *minor);
 
 static const char *links(void)
 {
@@ -83,6 +84,14 @@ int nvmlDeviceGetMaxPcieLinkWidth(void *d, unsigned *width)
 {
 	(void)d;
 	*width = 16;
+	return 0;
+}
+
+int nvmlDeviceGetCudaComputeCapability(void *d, int *major, int *minor)
+{
+	(void)d;
+	*major = 9;
+	*minor = 0;
 	return 0;
 }
 

@@ -52,6 +52,7 @@ static void reads_everything(void **state)
 	assert_int_equal(h20->memory_bytes, 103079215104);
 	assert_true(h20->gbytes_per_s == 4000 && h20->peak_tflops[HSPMD_PRECISION_BF16] == 148);
 	assert_true(h20->tflops[HSPMD_PRECISION_BF16] == 131.5 && h20->tflops[HSPMD_PRECISION_FP32] == 0);
+	assert_int_equal(h20->compute_capability, 90);
 	const struct hspmd_node *a = &c->nodes[hspmd_cluster_find_node(c, "a")], *b = &c->nodes[hspmd_cluster_find_node(c, "b-09")];
 	assert_true(a->network_gbytes_per_s == 50 && a->price_per_hour == 12.5 && a->slowdown == 1);
 	assert_string_equal(a->rack, "r1");

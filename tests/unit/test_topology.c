@@ -197,6 +197,8 @@ static void test_gpus(void **state)
 	assert_int_equal(t->cluster->type_count, 3);
 	assert_string_equal(t->cluster->types[t->cluster->devices[0].type].name, "H200");
 	assert_string_equal(t->cluster->types[t->cluster->devices[1].type].name, "H200-MIG-3g.71gb");
+	for (int i = 0; i < 3; i++)
+		assert_int_equal(t->cluster->types[t->cluster->devices[i].type].compute_capability, 90);
 	assert_string_equal(t->cluster->devices[1].pci, "0000:86:00.0");
 	/* PCI express 5 x 16, of which a slice has its part. */
 	const struct hspmd_host_memory *whole = &t->cluster->types[t->cluster->devices[0].type].host,

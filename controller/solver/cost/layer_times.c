@@ -120,11 +120,11 @@ static double on_share(const struct hspmd_facts_work *w, double share)
 }
 
 /* The part of an operation's time that is saved if its operands are FP8 numbers. */
-static double saved_by_fp8(const struct hspmd_costs *c, int type)
+static double saved_by_fp8(const struct hspmd_costs *c, int type, bool of_experts)
 {
 	const struct hspmd_device_type *t = &c->cluster->types[type];
-	double elements = hspmd_device_flops(t, c->precision), fp8 = hspmd_device_flops(t, HSPMD_PRECISION_FP8);
-	return c->fp8 && fp8 > elements ? 1 - elements / fp8 : 0;
+	double fp8 = hspmd_device_fp8_flops(t, c->precision, of_experts);
+	return fp8 > 0 ? 1 - hspmd_device_flops(t, c->precision) / fp8 : 0;
 }
 
 /* Seconds of one sample's work of a pass, at `rate` operations per second. */
@@ -133,8 +133,10 @@ static double pass_work(const struct hspmd_costs *c, int type, double share, boo
 {
 	double memory_rate = memory_rate_of(c, type), flops = on_share(sequence ? &pass->parted_flops : &pass->flops, share),
 	       bytes = on_share(sequence ? &pass->parted_bytes : &pass->bytes, share);
-	if (c->fp8)
-		flops -= on_share(&pass->fp8, share) * saved_by_fp8(c, type);
+	if (c->fp8) {
+		double experts = on_share(&pass->fp8_experts, share);
+		flops -= (on_share(&pass->fp8, share) - experts) * saved_by_fp8(c, type, false) + experts * saved_by_fp8(c, type, true);
+	}
 	bytes += hspmd_device_window_traffic(&c->cluster->types[type], on_share(&pass->windows, share));
 	return (rate > 0 ? flops / rate : 0) + (memory_rate > 0 ? bytes / memory_rate : 0);
 }

@@ -68,13 +68,15 @@ static int predict(struct hspmd_costs *costs, struct hspmd_plan *p, const struct
 
 /* What operators of all layers do: per sample, and (weights' bytes) per micro-batch. */
 struct model_work {
-	double flops, fp8, bytes, weight_bytes, kernels;
+	double flops, fp8[2], bytes, weight_bytes, kernels; /* fp8: [1] of experts */
 };
 
 static void add_pass(struct model_work *w, const struct hspmd_layer_pass *p)
 {
 	w->flops += p->flops.replicated + p->flops.sharded - p->fp8.replicated - p->fp8.sharded;
-	w->fp8 += p->fp8.replicated + p->fp8.sharded;
+	double experts = p->fp8_experts.replicated + p->fp8_experts.sharded;
+	w->fp8[0] += p->fp8.replicated + p->fp8.sharded - experts;
+	w->fp8[1] += experts;
 	w->bytes += p->bytes.replicated + p->bytes.sharded;
 	w->weight_bytes += p->weights.replicated + p->weights.sharded;
 	w->kernels += p->kernels;
@@ -85,18 +87,21 @@ static double least_operators(const struct hspmd_costs *costs, const struct hspm
 {
 	const struct hspmd_cluster *c = costs->cluster;
 	const struct hspmd_stage *stage = &p->pipelines[0].stages[0];
-	double rates = 0, fp8_rates = 0, flops_per_byte = HUGE_VAL, samples = p->global_batch, m = p->pipelines[0].micro_batches;
+	double rates = 0, fp8_rates[2] = { 0, 0 }, flops_per_byte = HUGE_VAL, samples = p->global_batch, m = p->pipelines[0].micro_batches;
 	for (int d = 0; d < stage->device_count; d++) {
 		const struct hspmd_cluster_device *device = &c->devices[stage->devices[d]];
 		const struct hspmd_device_type *type = &c->types[device->type];
 		double slowdown = c->nodes[device->node].slowdown, memory_rate = hspmd_device_memory_rate(type) / slowdown;
 		double rate = hspmd_device_flops(type, costs->precision) / slowdown;
 		rates += rate;
-		fp8_rates += fmax(rate, hspmd_device_flops(type, HSPMD_PRECISION_FP8) / slowdown);
+		for (int experts = 0; experts < 2; experts++)
+			fp8_rates[experts] += hspmd_device_fp8_flops(type, costs->precision, experts) / slowdown;
 		flops_per_byte = memory_rate > 0 ? fmin(flops_per_byte, rate / memory_rate) : 0;
 	}
 	double bytes = samples * w->bytes + m * w->weight_bytes;
-	return rates > 0 ? (samples * w->flops + bytes * flops_per_byte) / rates + samples * w->fp8 / fp8_rates : 0;
+	if (rates <= 0)
+		return 0;
+	return (samples * w->flops + bytes * flops_per_byte) / rates + samples * (w->fp8[0] / fp8_rates[0] + w->fp8[1] / fp8_rates[1]);
 }
 
 /* Returns step_s without what a program cannot change: what is left of it for operators, messages and sums. 0 or less: nothing. */

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/format/device_speed.h"
 #include "runtime/device/cuda/nccl/nccl.h"
 #include "runtime/device/cuda/cuda_graph.h"
 #include "runtime/device/cuda/attention_desc.h"
@@ -94,7 +95,7 @@ static int find_gpu(struct hspmd_cuda *cuda, int index, struct hspmd_error *err)
 	struct cudaDeviceProp *about = calloc(1, sizeof *about);
 	bool named = about && !cudaGetDeviceProperties(about, index);
 	const char *wgmma = getenv("HSPMD_CUDA_WGMMA");
-	cuda->wgmma = major == 9 && minor == 0 && hspmd_cuda_has_tensor_maps() && !(wgmma && !strcmp(wgmma, "0"));
+	cuda->wgmma = hspmd_capability_has_wgmma(10 * major + minor) && hspmd_cuda_has_tensor_maps() && !(wgmma && !strcmp(wgmma, "0"));
 	const char *cached = getenv("HSPMD_CUDA_ATTENTION_CACHED");
 	cuda->attention_cached = cached ? strtoll(cached, NULL, 10) : ATTENTION_CACHED;
 	snprintf(cuda->model, sizeof cuda->model, "sm%d%d-%d-%.64s", major, minor, cuda->multiprocessors, named ? about->name : "");

@@ -231,7 +231,7 @@ int hspmd_cuda_grouped_fp8_prepare(struct hspmd_error *err)
 
 bool hspmd_cuda_grouped_fp8_fits(const struct hspmd_cuda *cuda, int64_t n, int64_t depth)
 {
-	return cuda->wgmma && n % 16 == 0 && depth % 16 == 0;
+	return cuda->wgmma && n % HSPMD_FP8_ROW == 0 && depth % HSPMD_FP8_ROW == 0;
 }
 
 /* Maps take two codes for a BF16 number. */
