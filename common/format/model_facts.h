@@ -22,6 +22,15 @@ enum hspmd_facts_width { HSPMD_FACTS_FP32, HSPMD_FACTS_BF16, HSPMD_FACTS_WIDTHS 
  * ones. Only FP32 is computed in parts. */
 enum hspmd_facts_form { HSPMD_FACTS_GATHERED_FP32, HSPMD_FACTS_GATHERED_BF16, HSPMD_FACTS_PARTS_FP32, HSPMD_FACTS_FORMS };
 
+/* How a tensor-parallel group divides layers. Each of its devices may need more than its share of what a single one needs: what the group
+ * gathers and sends. */
+enum hspmd_facts_division {
+	HSPMD_FACTS_ALONE, /* it does not: a single device */
+	HSPMD_FACTS_DIVIDED,
+	HSPMD_FACTS_SEQUENCE, /* with sequence parallelism */
+	HSPMD_FACTS_DIVISIONS
+};
+
 /* whole + by_share * share + by_context * context + by_both * share * context */
 struct hspmd_facts_amount {
 	double whole, by_share, by_context, by_both;
@@ -115,9 +124,9 @@ struct hspmd_layer_facts {
 	struct hspmd_facts_amount workspace[HSPMD_FACTS_FORMS]; /* bytes within an operator for each sample, on GPUs (gathered) and CPUs */
 	struct hspmd_facts_amount weights_workspace[HSPMD_FACTS_FORMS]; /* and for any number of samples: weights that are rounded */
 	struct hspmd_layer_products products;
-	/* [form][context parallelism][sequence parallelism][recompute]; if there are fewer lists of operators, the others' are as the kind
-	 * before. They differ in more than in shares: a group has what it gathers, and what it sends and receives. */
-	struct hspmd_layer_memory memory[HSPMD_FACTS_FORMS][2][2][HSPMD_RECOMPUTE_KINDS];
+	/* [form][context parallelism][division][recompute]; if there are fewer lists of operators, the others' are as the kind before. They
+	 * differ in more than in shares: a group has what it gathers, and what it sends and receives. */
+	struct hspmd_layer_memory memory[HSPMD_FACTS_FORMS][2][HSPMD_FACTS_DIVISIONS][HSPMD_RECOMPUTE_KINDS];
 };
 
 /* What operators of one name save in the layers of one kind: what a stage has in the host's memory, for each sample of a micro-batch, if it
@@ -127,7 +136,7 @@ struct hspmd_saved_results {
 	char *op, *weight; /* names that a list may have for them (recompute_sets.h); owned. NULL: they multiply with no weight of a name */
 	bool of_block_before; /* the layer saves results of the block before it, which the first block of a stage does not have */
 	/* Of these, and likewise indexed: `offloads` and `offloads_later` of struct hspmd_layer_memory. */
-	struct hspmd_facts_amount bytes[HSPMD_FACTS_FORMS][2][2][HSPMD_RECOMPUTE_KINDS][2];
+	struct hspmd_facts_amount bytes[HSPMD_FACTS_FORMS][2][HSPMD_FACTS_DIVISIONS][HSPMD_RECOMPUTE_KINDS][2];
 };
 
 /* Weights of one layer that another layer uses too. */

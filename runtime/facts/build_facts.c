@@ -14,12 +14,12 @@
 /* ---- layouts */
 
 /* T and C: degrees of tensor and context parallelism; S: with sequence parallelism. */
-enum { ONE, TENSOR, CONTEXT, BOTH, C4, T2_C4, S2, S2_C2, S4, LAYOUTS };
+enum { ONE, TENSOR, CONTEXT, BOTH, C4, T2_C4, S2, S2_C2, S4, T4, LAYOUTS };
 
 static const struct hspmd_probe_layout layouts[LAYOUTS] = {
-	[ONE] = { 1, 1, false, 1 },  [TENSOR] = { 2, 1, false, 1 }, [CONTEXT] = { 1, 2, false, 1 },
-	[BOTH] = { 2, 2, false, 1 }, [C4] = { 1, 4, false, 1 },     [T2_C4] = { 2, 4, false, 1 },
-	[S2] = { 2, 1, true, 1 },    [S2_C2] = { 2, 2, true, 1 },   [S4] = { 4, 1, true, 1 },
+	[ONE] = { 1, 1, false, 1 }, [TENSOR] = { 2, 1, false, 1 }, [CONTEXT] = { 1, 2, false, 1 }, [BOTH] = { 2, 2, false, 1 },
+	[C4] = { 1, 4, false, 1 },  [T2_C4] = { 2, 4, false, 1 },  [S2] = { 2, 1, true, 1 },       [S2_C2] = { 2, 2, true, 1 },
+	[S4] = { 4, 1, true, 1 },   [T4] = { 4, 1, false, 1 },
 };
 
 /* Four layouts that memory is a function through: at (share[0], context[0]), (share[1], context[0]), and both at context[1]. */
@@ -28,16 +28,24 @@ struct corners {
 	double share[2], context[2];
 };
 
-/* [context parallelism][sequence parallelism]. A group gathers and sends what a single device does not, so the layout of one device is not
- * on the line of those of several. (With both, whose layouts of eight devices and more take long to make, it is taken as if it were.) */
-static const struct corners corners[2][2] = {
-	{ { { ONE, TENSOR, ONE, TENSOR }, { 1, 0.5 }, { 1, 0.5 } }, { { S2, S4, S2, S4 }, { 0.5, 0.25 }, { 1, 0.5 } } },
-	{ { { CONTEXT, BOTH, C4, T2_C4 }, { 1, 0.5 }, { 0.5, 0.25 } }, { { ONE, S2, CONTEXT, S2_C2 }, { 1, 0.5 }, { 1, 0.5 } } },
+/* [context parallelism][division]. A group gathers and sends what a single device does not, so the layout of one device is not on the line
+ * of those of several. (With both, whose layouts of eight devices and more take long to make, it is taken as if it were.) */
+static const struct corners corners[2][HSPMD_FACTS_DIVISIONS] = {
+	{ { { ONE, TENSOR, ONE, TENSOR }, { 1, 0.5 }, { 1, 0.5 } },
+	  { { TENSOR, T4, TENSOR, T4 }, { 0.5, 0.25 }, { 1, 0.5 } },
+	  { { S2, S4, S2, S4 }, { 0.5, 0.25 }, { 1, 0.5 } } },
+	{ { { CONTEXT, BOTH, C4, T2_C4 }, { 1, 0.5 }, { 0.5, 0.25 } },
+	  { { CONTEXT, BOTH, C4, T2_C4 }, { 1, 0.5 }, { 0.5, 0.25 } },
+	  { { ONE, S2, CONTEXT, S2_C2 }, { 1, 0.5 }, { 1, 0.5 } } },
 };
-/* Instead of these for a model that four devices cannot divide. */
-static const struct corners near_corners[2][2] = {
-	{ { { ONE, TENSOR, ONE, TENSOR }, { 1, 0.5 }, { 1, 0.5 } }, { { ONE, S2, ONE, S2 }, { 1, 0.5 }, { 1, 0.5 } } },
-	{ { { ONE, TENSOR, CONTEXT, BOTH }, { 1, 0.5 }, { 1, 0.5 } }, { { ONE, S2, CONTEXT, S2_C2 }, { 1, 0.5 }, { 1, 0.5 } } },
+/* Instead of these for a model that four devices cannot divide, or need not: without sequence parallelism most gather nothing. */
+static const struct corners near_corners[2][HSPMD_FACTS_DIVISIONS] = {
+	{ { { ONE, TENSOR, ONE, TENSOR }, { 1, 0.5 }, { 1, 0.5 } },
+	  { { ONE, TENSOR, ONE, TENSOR }, { 1, 0.5 }, { 1, 0.5 } },
+	  { { ONE, S2, ONE, S2 }, { 1, 0.5 }, { 1, 0.5 } } },
+	{ { { ONE, TENSOR, CONTEXT, BOTH }, { 1, 0.5 }, { 1, 0.5 } },
+	  { { ONE, TENSOR, CONTEXT, BOTH }, { 1, 0.5 }, { 1, 0.5 } },
+	  { { ONE, S2, CONTEXT, S2_C2 }, { 1, 0.5 }, { 1, 0.5 } } },
 };
 
 struct build {
@@ -79,12 +87,12 @@ static struct hspmd_facts_amount through(const struct corners *c, double a, doub
 }
 
 /* The corners that there are. */
-static const struct corners *corners_of(const struct build *b, int context, int sequence)
+static const struct corners *corners_of(const struct build *b, int context, int division)
 {
-	const struct corners *c = &corners[context][sequence];
+	const struct corners *c = &corners[context][division];
 	for (int i = 0; i < 4; i++)
 		if (!b->possible[c->at[i]])
-			return &near_corners[context][sequence];
+			return &near_corners[context][division];
 	return c;
 }
 
@@ -107,13 +115,13 @@ static struct hspmd_layer_moments moments_of(const struct corners *c, const stru
 
 static void set_memory(struct build *b, enum hspmd_facts_form form, enum hspmd_recompute recompute, int kind)
 {
-	for (int i = 0; i < 4; i++) {
-		int context = i / 2, sequence = i % 2;
-		const struct corners *c = corners_of(b, context, sequence);
+	for (int i = 0; i < 2 * HSPMD_FACTS_DIVISIONS; i++) {
+		int context = i / HSPMD_FACTS_DIVISIONS, division = i % HSPMD_FACTS_DIVISIONS;
+		const struct corners *c = corners_of(b, context, division);
 		const struct hspmd_probe_memory *at[4];
 		for (int k = 0; k < 4; k++)
 			at[k] = &b->memory[form][c->at[k]][kind];
-		b->facts->kinds[kind].memory[form][context][sequence][recompute] = (struct hspmd_layer_memory){
+		b->facts->kinds[kind].memory[form][context][division][recompute] = (struct hspmd_layer_memory){
 			.saved = AMOUNT(saved),
 			.offloads = AMOUNT(offloads),
 			.offloads_later = AMOUNT(offloads_later),
@@ -131,20 +139,20 @@ static void set_memory(struct build *b, enum hspmd_facts_form form, enum hspmd_r
 /* What result `r` of the facts takes of the host's memory. */
 static void set_result(struct build *b, enum hspmd_facts_form form, enum hspmd_recompute recompute, int r)
 {
-	for (int i = 0; i < 8; i++) {
-		int context = i / 4, sequence = i / 2 % 2, later = i % 2;
-		const struct corners *c = corners_of(b, context, sequence);
+	for (int i = 0; i < 4 * HSPMD_FACTS_DIVISIONS; i++) {
+		int context = i / (2 * HSPMD_FACTS_DIVISIONS), division = i / 2 % HSPMD_FACTS_DIVISIONS, later = i % 2;
+		const struct corners *c = corners_of(b, context, division);
 		double at[4];
 		for (int k = 0; k < 4; k++)
 			at[k] = b->results[form][c->at[k]][r][later];
-		b->facts->results[r].bytes[form][context][sequence][recompute][later] = through(c, at[0], at[1], at[2], at[3]);
+		b->facts->results[r].bytes[form][context][division][recompute][later] = through(c, at[0], at[1], at[2], at[3]);
 	}
 }
 
 /* The layout whose values stand for those of a layout that is not possible. */
 static int instead_of(const struct build *b, int layout)
 {
-	static const int next[LAYOUTS] = { [BOTH] = CONTEXT, [S2] = TENSOR, [S2_C2] = BOTH };
+	static const int next[LAYOUTS] = { [BOTH] = CONTEXT, [S2] = TENSOR, [S2_C2] = BOTH, [T4] = TENSOR };
 	while (!b->possible[layout])
 		layout = layout == BOTH && !b->possible[CONTEXT] ? TENSOR : next[layout];
 	return layout;
@@ -455,12 +463,30 @@ static int read_model(struct build *b, const struct hspmd_reduced_model *m, cons
 	return 0;
 }
 
+/* *gathers: whether tensor-parallel devices gather anything without sequence parallelism, as norms over all heads do. 0 or -1. */
+static int find_gathers(struct build *b, bool *gathers)
+{
+	struct hspmd_probe_pass(*passes)[2] = hspmd_calloc((size_t)b->facts->kind_count, sizeof *passes);
+	*gathers = false;
+	if (!passes)
+		return hspmd_fail_memory(b->err, "probing a model's work");
+	hspmd_probe_work(b->gathered[TENSOR].program, passes);
+	for (int k = 0; k < 2 * b->facts->kind_count; k++)
+		*gathers |= hspmd_facts_messages_bytes(&passes[k / 2][k % 2].messages, HSPMD_FACTS_GATHERED) > 0;
+	free(passes);
+	return 0;
+}
+
 /* Find out how the model can be divided. */
 static int open_probes(struct build *b)
 {
 	for (int layout = 0; layout < LAYOUTS; layout++) {
 		struct hspmd_error why, *err = layout == ONE ? b->err : &why;
-		b->possible[layout] = !hspmd_probe_open(&b->gathered[layout], &b->reduced, &layouts[layout], HSPMD_FACTS_GATHERED_BF16,
+		bool needed = true;
+		if (layout == T4 && b->possible[TENSOR] && find_gathers(b, &needed))
+			return -1;
+		b->possible[layout] = needed &&
+		                      !hspmd_probe_open(&b->gathered[layout], &b->reduced, &layouts[layout], HSPMD_FACTS_GATHERED_BF16,
 		                                        b->facts->seq_len, err) &&
 		                      !hspmd_probe_open(&b->in_parts[layout], &b->reduced, &layouts[layout], HSPMD_FACTS_PARTS_FP32,
 		                                        b->facts->seq_len, err);

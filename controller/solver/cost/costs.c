@@ -129,9 +129,10 @@ static void guess_memory(struct hspmd_layer_memory (*memory)[HSPMD_RECOMPUTE_KIN
 {
 	double replicated = inner ? fmin(4 * input, saved) : 0, sharded = saved - replicated, least = inner ? fmin(input, saved) : saved;
 	struct hspmd_facts_amount transient = inner ? shared(2 * input, 0) : shared(0, first ? 0 : output);
-	for (int sequence = 0; sequence < 2; sequence++)
+	for (int division = 0; division < HSPMD_FACTS_DIVISIONS; division++)
 		for (int k = 0; k < HSPMD_RECOMPUTE_KINDS; k++) {
-			struct hspmd_layer_memory *m = &memory[sequence][k];
+			struct hspmd_layer_memory *m = &memory[division][k];
+			bool sequence = division == HSPMD_FACTS_SEQUENCE;
 			double split = sequence ? replicated / 2 : 0;
 			struct hspmd_facts_amount all = shared(replicated - split, sharded + split);
 			m->deferred = all;
@@ -143,9 +144,9 @@ static void guess_memory(struct hspmd_layer_memory (*memory)[HSPMD_RECOMPUTE_KIN
 			m->backward.by_context += all.by_context - m->saved.by_context; /* computed again */
 			m->backward.by_both += all.by_both - m->saved.by_both;
 		}
-	for (int sequence = 0; sequence < 2; sequence++)
+	for (int division = 0; division < HSPMD_FACTS_DIVISIONS; division++)
 		for (int k = 0; k < HSPMD_RECOMPUTE_KINDS; k++)
-			memory[sequence][k].split_backward = memory[sequence][k].backward;
+			memory[division][k].split_backward = memory[division][k].backward;
 }
 
 /* Work and memory of a layer that only the profile describes. */

@@ -37,8 +37,8 @@ struct hspmd_layer_info {
 	/* Work in the precision of the computation. again: the part of the forward pass that recomputation repeats. */
 	struct hspmd_layer_pass forward, backward, again[HSPMD_RECOMPUTE_KINDS];
 	bool recomputable; /* false: full recomputation does not apply to this layer */
-	/* Memory: [in parts][context parallel][sequence parallel][recompute, of the facts]; the first as in struct hspmd_device_share. */
-	const struct hspmd_layer_memory (*memory[2])[2][HSPMD_RECOMPUTE_KINDS];
+	/* Memory: [in parts][context parallel][division][recompute, of the facts]; the first as in struct hspmd_device_share. */
+	const struct hspmd_layer_memory (*memory[2])[HSPMD_FACTS_DIVISIONS][HSPMD_RECOMPUTE_KINDS];
 	const struct hspmd_facts_amount *workspace[2], *weights_workspace[2]; /* [in parts]; NULL: none */
 	const struct hspmd_layer_products *products;   /* NULL: none */
 	double saved_scale, memory_scale;              /* factors of what is saved for the backward pass, and of other memory */
@@ -82,7 +82,7 @@ struct hspmd_costs {
 	enum hspmd_facts_form forms[2];                      /* [in parts] of memory, if there are facts */
 	unsigned char *listed; /* per result of the facts: a set of 1 << which of the plan's lists name it. NULL: the plan has no lists */
 	struct hspmd_layer_info *layers;
-	struct hspmd_layer_memory (*own_memory)[2][2][HSPMD_RECOMPUTE_KINDS]; /* per layer, if there are no facts */
+	struct hspmd_layer_memory (*own_memory)[2][HSPMD_FACTS_DIVISIONS][HSPMD_RECOMPUTE_KINDS]; /* per layer, if there are no facts */
 	double *params_sum;                                                /* prefix sums of params, layer_count + 1 */
 	double *replicated_sum;                                            /* and of replicated_params */
 	double *vectors_sum[2];                                            /* and of facts' vectors: replicated, sharded */

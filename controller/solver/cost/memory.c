@@ -54,15 +54,15 @@ double hspmd_layer_offloaded_bytes(const struct hspmd_costs *c, int layer, enum 
 static struct hspmd_offloaded listed_bytes(const struct hspmd_costs *c, const struct hspmd_stage *s, int layer,
                                            const struct hspmd_device_share *device)
 {
-	bool context = device->context_share < 1, sequence = device->sequence_parallel && device->share < 1,
-	     first = hspmd_is_first_block(s, layer);
+	bool context = device->context_share < 1, first = hspmd_is_first_block(s, layer);
 	int list = s->offload_activations - HSPMD_OFFLOAD_SET;
 	struct hspmd_offloaded sum = { 0, 0 };
 	for (int i = 0; c->listed && i < c->facts->result_count; i++) {
 		const struct hspmd_saved_results *r = &c->facts->results[i];
 		if (r->kind != c->facts->kind_of_layer[layer] || !(c->listed[i] >> list & 1) || (first && r->of_block_before))
 			continue;
-		const struct hspmd_facts_amount *of = r->bytes[c->forms[device->in_parts]][context][sequence][c->kind_of[s->recompute]];
+		const struct hspmd_facts_amount *of =
+		        r->bytes[c->forms[device->in_parts]][context][hspmd_division_of(device)][c->kind_of[s->recompute]];
 		sum.all += hspmd_bytes_at(&of[0], c->layers[layer].saved_scale, device);
 		sum.later += hspmd_bytes_at(&of[1], c->layers[layer].saved_scale, device);
 	}

@@ -5,11 +5,15 @@
 
 #include "controller/solver/cost/costs.h"
 
+static inline enum hspmd_facts_division hspmd_division_of(const struct hspmd_device_share *device)
+{
+	return device->share >= 1 ? HSPMD_FACTS_ALONE : device->sequence_parallel ? HSPMD_FACTS_SEQUENCE : HSPMD_FACTS_DIVIDED;
+}
+
 static inline const struct hspmd_layer_memory *hspmd_memory_of(const struct hspmd_costs *c, const struct hspmd_layer_info *f,
                                                                enum hspmd_recompute recompute, const struct hspmd_device_share *device)
 {
-	bool sequence = device->sequence_parallel && device->share < 1;
-	return &f->memory[device->in_parts][device->context_share < 1][sequence][c->kind_of[recompute]];
+	return &f->memory[device->in_parts][device->context_share < 1][hspmd_division_of(device)][c->kind_of[recompute]];
 }
 
 static inline double hspmd_bytes_at(const struct hspmd_facts_amount *amount, double scale, const struct hspmd_device_share *device)
