@@ -12,10 +12,10 @@
  * or more on machines with AVX-512, else possibly only a quarter), the block of B in the last-level cache that the threads share. */
 #ifdef __AVX512F__
 #define KC_MAX 768
-#define KC_STREAMED 768
+#define KC_DEEP 768
 #else
 #define KC_MAX 384
-#define KC_STREAMED 256 /* a panel of B and two of A, of which one is fetched, stay in 32 KiB of first-level cache */
+#define KC_DEEP 256 /* a panel of B and two of A, of which one is fetched, stay in 32 KiB of first-level cache */
 #endif
 #define MC 96 /* a multiple of MR */
 #define MC_SHARED 384 /* most rows of a block of A that all threads share */
@@ -38,33 +38,30 @@ struct blocks {
 	real *b_panel;  /* one per thread, where all share the block of A */
 };
 
-/* Rows that a thread reads next: it fetches some lines of them before each tile. */
+/* What a thread reads next, of which it fetches some lines before each tile: `left` times a line each of `across` places. */
 #define LINE (CACHE_LINE / (int)sizeof(real))
-struct next_rows {
-	const real *row;
-	int64_t step, width, rows; /* to the next row; elements of a row; rows left */
-	int64_t at, lines;         /* next element of the row; lines per tile */
+struct ahead {
+	const real *at;
+	int64_t across, across_step; /* elements from one place to the next */
+	int64_t step, left, each;    /* elements to the next lines; lines left, and per tile */
 };
 
-static struct next_rows next_rows_of(const real *data, int64_t step, int64_t width, int64_t rows, int64_t tiles)
+static struct ahead fetch_ahead_of(const real *data, int64_t across, int64_t across_step, int64_t step, int64_t count, int64_t tiles)
 {
-	struct next_rows f = { .row = data, .step = step, .width = width, .rows = rows };
-	f.lines = ((width + LINE - 1) / LINE * rows + tiles - 1) / tiles;
-	return f;
+	return (struct ahead){ data, across, across_step, step, count, tiles ? (count + tiles - 1) / tiles : 0 };
 }
 
-static inline void fetch_some(struct next_rows *f)
+/* `across`: that of f, if possible as a constant. */
+static inline __attribute__((always_inline)) void fetch_some(struct ahead *f, int64_t across)
 {
-	for (int64_t n = 0; n < f->lines && f->rows > 0; n++) {
-		__builtin_prefetch(f->row + f->at, 0, 2);
-		f->at += LINE;
-		if (f->at >= f->width) {
-			f->at = 0;
-			f->row += f->step;
-			f->rows--;
-		}
-	}
+	for (int64_t n = f->each; n > 0 && f->left > 0; n--, f->left--, f->at += f->step)
+#pragma GCC unroll 8
+		for (int64_t i = 0; i < across; i++)
+			__builtin_prefetch(f->at + i * f->across_step, 0, 2);
 }
+
+/* Keeps the compiler from computing addresses ahead, of which it would have more than there are registers. */
+#define OPAQUE(pointer) __asm__("" : "+r"(pointer))
 
 static int64_t round_up(int64_t n, int64_t unit)
 {
@@ -78,10 +75,10 @@ static bool is_column_product(const struct gemm *p)
 	return p->a.rows == 1 && p->b.columns == 1;
 }
 
-/* Depth of blocks: as equal as can be. */
+/* Depth of blocks: as equal as can be. What fits one block is one: C is then written once and not read. */
 static int64_t block_depth(const struct gemm *p)
 {
-	int64_t most = is_column_product(p) ? KC_STREAMED : KC_MAX, blocks = (p->k + most - 1) / most;
+	int64_t most = is_column_product(p) || p->k > KC_MAX ? KC_DEEP : KC_MAX, blocks = (p->k + most - 1) / most;
 	return blocks ? (p->k + blocks - 1) / blocks : 0;
 }
 
@@ -150,28 +147,90 @@ static inline __attribute__((always_inline)) void multiply(int64_t depth, const 
 		micro_kernel(depth, a, b, c, ldc, add, bias);
 }
 
-/* One tile of C; `rows` x `columns` of it are real, the rest padding. */
-static void tile(const struct blocks *b, const real *a, int64_t a_step, const real *bp, int64_t row, int64_t column, int64_t rows,
-                 int64_t columns)
+/* A row or a column of tiles of C: elements from the operands and the result of one to those of the next. */
+struct tiles {
+	int64_t count;
+	const real *a, *b;
+	int64_t a_step; /* as for multiply() */
+	int64_t next_a, next_b;
+	int64_t row, column, next_row, next_column; /* of C */
+};
+
+static bool adds(const struct blocks *b)
 {
-	const struct gemm *p = b->p;
-	bool first = b->k0 == 0;
-	bool add = p->accumulate || !first;
-	const real *bias = first && p->bias ? p->bias + column : NULL;
-	real *c = p->c + row * p->ldc + column;
-	if (rows == MR && columns == NR) {
-		multiply(b->k1 - b->k0, a, a_step, bp, c, p->ldc, add, bias);
-		return;
+	return b->p->accumulate || b->k0 > 0;
+}
+
+static const real *bias_of(const struct blocks *b, int64_t column)
+{
+	return b->k0 == 0 && b->p->bias ? b->p->bias + column : NULL;
+}
+
+/* Whole tiles. What decides between loops is known when this is compiled: a tile takes few instructions but its products. */
+static inline __attribute__((always_inline)) void multiply_alike(const struct blocks *b, const struct tiles *t, bool in_place, bool add,
+                                                                 bool has_bias, struct ahead *next)
+{
+	int64_t depth = b->k1 - b->k0, ldc = b->p->ldc, next_c = t->next_row * ldc + t->next_column;
+	const real *a = t->a, *panel = t->b, *bias = has_bias ? bias_of(b, t->column) : NULL;
+	real *c = b->p->c + t->row * ldc + t->column;
+	for (int64_t left = t->count; left > 0; left--) {
+		fetch_some(next, in_place ? MR : next->across);
+		multiply(depth, a, in_place ? t->a_step : 0, panel, c, ldc, add, bias);
+		a += t->next_a;
+		panel += t->next_b;
+		c += next_c;
+		bias = has_bias ? bias + t->next_column : NULL;
+		OPAQUE(c);
 	}
-	real whole[MR * NR], padded_bias[NR] = { 0 };
+}
+
+static void multiply_tiles(const struct blocks *b, const struct tiles *t, struct ahead *next)
+{
+	bool add = adds(b), has_bias = bias_of(b, 0) != NULL;
+	if (t->a_step && !has_bias && add)
+		multiply_alike(b, t, true, true, false, next);
+	else if (t->a_step && !has_bias)
+		multiply_alike(b, t, true, false, false, next);
+	else if (t->a_step && !add)
+		multiply_alike(b, t, true, false, true, next);
+	else if (t->a_step)
+		multiply_alike(b, t, true, true, true, next);
+	else if (!has_bias && add)
+		multiply_alike(b, t, false, true, false, next);
+	else if (!has_bias)
+		multiply_alike(b, t, false, false, false, next);
+	else
+		multiply_alike(b, t, false, add, true, next);
+}
+
+/* A tile at the end of rows or columns, of which `rows` x `columns` are real, the rest padding. */
+static void multiply_last(const struct blocks *b, const real *a, int64_t a_step, const real *panel, int64_t row, int64_t column,
+                          int64_t rows, int64_t columns)
+{
+	real *c = b->p->c + row * b->p->ldc + column, whole[MR * NR], padded_bias[NR] = { 0 };
+	const real *bias = bias_of(b, column);
+	bool add = adds(b);
 	if (bias)
 		memcpy(padded_bias, bias, (size_t)columns * sizeof *bias);
 	if (add)
 		for (int64_t i = 0; i < rows; i++)
-			memcpy(whole + i * NR, c + i * p->ldc, (size_t)columns * sizeof *c);
-	multiply(b->k1 - b->k0, a, a_step, bp, whole, NR, add, bias ? padded_bias : NULL);
+			memcpy(whole + i * NR, c + i * b->p->ldc, (size_t)columns * sizeof *c);
+	multiply(b->k1 - b->k0, a, a_step, panel, whole, NR, add, bias ? padded_bias : NULL);
 	for (int64_t i = 0; i < rows; i++)
-		memcpy(c + i * p->ldc, whole + i * NR, (size_t)columns * sizeof *c);
+		memcpy(c + i * b->p->ldc, whole + i * NR, (size_t)columns * sizeof *c);
+}
+
+/* `rows` rows of A in packed panels by one panel of B, of `columns` columns. */
+static void multiply_panel(const struct blocks *b, const real *a, const real *panel, int64_t row, int64_t column, int64_t rows,
+                           int64_t columns, struct ahead *next)
+{
+	int64_t depth = b->k1 - b->k0, whole = columns == NR ? rows / MR : 0;
+	const struct tiles t = { .count = whole, .a = a, .b = panel, .next_a = MR * depth, .row = row, .column = column, .next_row = MR };
+	multiply_tiles(b, &t, next);
+	for (int64_t i = whole * MR; i < rows; i += MR) {
+		fetch_some(next, next->across);
+		multiply_last(b, a + i * depth, 0, panel, row + i, column, rows - i < MR ? rows - i : MR, columns);
+	}
 }
 
 /* Panels of `rows` rows. A matrix stored by columns is read column by column, so that memory is read in order. */
@@ -212,6 +271,30 @@ static struct item find_item(const struct blocks *b, int64_t item)
 	return found;
 }
 
+/* MR rows of A, the item's `row`th and those after it, where they are, by the panels of columns [column, end). Meanwhile fetches the rows
+ * from the item's `next`th on. */
+static void multiply_rows(const struct blocks *b, const struct item *at, int64_t row, int64_t next, const real *panels, int64_t column,
+                          int64_t end)
+{
+	const struct matrix *m = &b->p->a;
+	int64_t depth = b->k1 - b->k0, whole = (end - column) / NR, last = column + whole * NR;
+	const real *rows = m->data + at->row * m->rows + b->k0;
+	const struct tiles t = { .count = whole,
+		                 .a = rows + row * m->rows,
+		                 .b = panels,
+		                 .a_step = m->rows,
+		                 .next_b = NR * depth,
+		                 .row = at->row + row,
+		                 .column = column,
+		                 .next_column = NR };
+	struct ahead ahead = { .left = 0 };
+	if (at->row + next + MR <= b->p->m)
+		ahead = fetch_ahead_of(rows + next * m->rows, MR, m->rows, LINE, (depth + LINE - 1) / LINE, whole);
+	multiply_tiles(b, &t, &ahead);
+	if (last < end)
+		multiply_last(b, t.a, m->rows, panels + whole * NR * depth, t.row, last, MR, end - last);
+}
+
 static void compute_block(void *context, int64_t item, int thread)
 {
 	const struct blocks *b = context;
@@ -221,22 +304,15 @@ static void compute_block(void *context, int64_t item, int thread)
 	const real *rows = m->data + at.row * m->rows + b->k0 * m->columns;
 	real *a = b->a_panels + (int64_t)thread * MC * b->kc;
 	pack_a_block(a + unpacked * depth, rows + unpacked * m->rows, m, depth, count - unpacked);
-	struct next_rows next = { .rows = 0 };
-	if (unpacked && at.row + b->mc * b->threads < b->p->m) {
-		int64_t tiles = unpacked / MR * (at.panel_end - at.panel), left = b->p->m - at.row - b->mc * b->threads;
-		next = next_rows_of(rows + b->mc * b->threads * m->rows, m->rows, depth, left < b->mc ? left : b->mc, tiles);
-	}
-	/* a panel of B for all rows or, if they are read in place, rows for all panels */
-	int64_t panels_each = b->in_place ? at.panel_end - at.panel : 1;
-	for (int64_t panel = at.panel; panel < at.panel_end; panel += panels_each)
-		for (int64_t i = 0; i < count; i += MR)
-			for (int64_t p = panel; p < panel + panels_each; p++) {
-				int64_t column = b->n0 + p * NR;
-				fetch_some(&next);
-				tile(b, i < unpacked ? rows + i * m->rows : a + i * depth, i < unpacked ? m->rows : 0,
-				     b->b_panels + p * NR * depth, at.row + i, column, count - i < MR ? count - i : MR,
-				     b->n1 - column < NR ? b->n1 - column : NR);
-			}
+	int64_t column = b->n0 + at.panel * NR, end = b->n0 + at.panel_end * NR;
+	end = end < b->n1 ? end : b->n1;
+	const real *panels = b->b_panels + at.panel * NR * depth;
+	for (int64_t i = 0; i < unpacked; i += MR)
+		multiply_rows(b, &at, i, i + MR < unpacked ? i + MR : b->mc * b->threads, panels, column, end);
+	struct ahead nothing = { .left = 0 };
+	for (; unpacked < count && column < end; column += NR, panels += NR * depth)
+		multiply_panel(b, a + unpacked * depth, panels, at.row + unpacked, column, count - unpacked,
+		               end - column < NR ? end - column : NR, &nothing);
 }
 
 /* Divides C into blocks so that all threads have equal work, which no result depends on: a multiple of the number of threads in rows or, if
@@ -292,14 +368,12 @@ static void multiply_shared(void *context, int64_t item, int thread)
 	split_range((p->n + NR - 1) / NR, b->column_items, item, &panel, &end);
 	for (; panel < end; panel++) {
 		int64_t column = panel * NR, columns = p->n - column < NR ? p->n - column : NR;
-		struct next_rows next = { .rows = 0 };
+		struct ahead next = { .left = 0 };
 		pack_columns(b, packed, column, columns, false);
 		if (panel + 1 < end)
-			next = next_rows_of(p->b.data + b->k0 * p->b.rows + column + NR, p->b.rows, NR, depth, tiles);
-		for (int64_t row = 0; row < p->m; row += MR) {
-			fetch_some(&next);
-			tile(b, b->a_panels + row * depth, 0, packed, row, column, p->m - row < MR ? p->m - row : MR, columns);
-		}
+			next = fetch_ahead_of(p->b.data + b->k0 * p->b.rows + column + NR, (NR + LINE - 1) / LINE, LINE, p->b.rows, depth,
+			                      tiles);
+		multiply_panel(b, b->a_panels, packed, 0, column, p->m, columns, &next);
 	}
 }
 

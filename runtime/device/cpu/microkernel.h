@@ -19,6 +19,9 @@
 #define CACHE_LINE 64
 #define ROWS_AHEAD 8
 
+#if defined __AVX2__ && !defined __AVX512F__
+#include "runtime/device/cpu/microkernel_avx2.h"
+#else
 /* Adds the products of one k: row i of A is at a[i * row_step]. */
 static inline __attribute__((always_inline)) void add_products(vec sum[MR][NV], const real *restrict a, int64_t row_step,
                                                                const real *restrict b)
@@ -36,22 +39,31 @@ static inline __attribute__((always_inline)) void add_products(vec sum[MR][NV], 
 	}
 }
 
-/* C tile (rows ldc apart) = (add ? C : 0) + bias + sum over k of a[k][.] b[k][.]. Row i of A at k is a[i * row_step + k * column_step]. The
- * loop has two k and no counter: what is not a multiplication there takes the processor's time. */
-static inline __attribute__((always_inline)) void micro_kernel_at(int64_t depth, const real *restrict a, int64_t row_step,
-                                                                  int64_t column_step, const real *restrict b, real *restrict c,
-                                                                  int64_t ldc, bool add, const real *restrict bias)
+/* sum = the products of `depth` k. The loop has two k and no counter: what is not a multiplication there takes the processor's time. */
+static inline __attribute__((always_inline)) void sum_products(vec sum[MR][NV], int64_t depth, const real *restrict a, int64_t row_step,
+                                                               int64_t column_step, const real *restrict b)
 {
-	vec sum[MR][NV] = { { { 0 } } };
-	for (int i = 0; add && i < MR; i++)
-		for (int j = 0; j < NR; j += CACHE_LINE / (int)sizeof *c)
-			__builtin_prefetch(c + i * ldc + j);
+	memset(sum, 0, MR * sizeof *sum);
 	for (const real *end = b + depth / 2 * 2 * NR; b < end; a += 2 * column_step, b += 2 * NR) {
 		add_products(sum, a, row_step, b);
 		add_products(sum, a + column_step, row_step, b + NR);
 	}
 	if (depth % 2)
 		add_products(sum, a, row_step, b);
+}
+#endif
+
+/* C tile (rows ldc apart) = (add ? C : 0) + bias + sum over k of a[k][.] b[k][.]. Row i of A at k is a[i * row_step + k * column_step],
+ * and one of these steps is 1. */
+static inline __attribute__((always_inline)) void micro_kernel_at(int64_t depth, const real *restrict a, int64_t row_step,
+                                                                  int64_t column_step, const real *restrict b, real *restrict c,
+                                                                  int64_t ldc, bool add, const real *restrict bias)
+{
+	vec sum[MR][NV];
+	for (int i = 0; add && i < MR; i++)
+		for (int j = 0; j < NR; j += CACHE_LINE / (int)sizeof *c)
+			__builtin_prefetch(c + i * ldc + j);
+	sum_products(sum, depth, a, row_step, column_step, b);
 #pragma GCC unroll 16
 	for (int i = 0; i < MR; i++)
 #pragma GCC unroll 4
