@@ -24,6 +24,7 @@ struct hspmd_kernel_args {
 	size_t workspace_bytes;
 	const struct hspmd_prepared *prepared; /* of such a call (struct hspmd_device_ops); NULL: the device decides in the call */
 	const struct hspmd_step_values *values; /* what takes the place of attr's numbers, in the device's memory; NULL: nothing */
+	int64_t bytes_beside; /* that other operators move while it runs, if it is run by run_apart; 0: nothing is beside it */
 	bool tf32;                             /* products of F32 may round their operands to TF32 */
 	bool any_order;                        /* sums may have another order, and so other bits, each time */
 	bool repeats_first; /* the call before rounded the same in[0] to FP8, and neither it nor the workspace has changed since: what is
@@ -96,6 +97,11 @@ struct hspmd_device_ops {
 	/* What is asked afterwards begins when the group's latest work is done. If it is recorded, so does every replay: the latest then is
 	 * what was asked for before the replay. */
 	int (*wait_beside)(struct hspmd_device *dev, int group, struct hspmd_error *err);
+	/* Like `run`, beside what is asked of the device afterwards until join_apart: the work begins when all asked before is done, that
+	 * of several such calls in turn. `prepared` decides whether it does, or is run as by `run`. NULL: not possible. */
+	int (*run_apart)(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, struct hspmd_error *err);
+	/* What is asked afterwards begins when the work of all calls of run_apart is done. */
+	int (*join_apart)(struct hspmd_device *dev, struct hspmd_error *err);
 	/* Decides what calls with such args would otherwise decide or look up each time: algorithms, plans of libraries, limits of kernels.
 	 * With the result as args' `prepared`, run and run_batch take no lock, search nothing and allocate nothing. It serves all calls
 	 * whose args are the same but for the addresses of data (present as here, and aligned as well) and the numbers in attr that are
@@ -113,9 +119,9 @@ struct hspmd_device_ops {
 	/* Takes over such lines; they count instead of the device's own choices, and nothing is measured for their keys. Lines that are not
 	 * for it are left alone. While a program runs, no choice that it uses may become another. -1: out of memory. */
 	int (*choose)(struct hspmd_device *dev, const char *choices);
-	/* Calls of run(), zero(), copy_direct(), run_beside() and wait_beside() between capture_begin and capture_end are recorded
-	 * instead of executed; replay executes them with the same buffers, as often as it is called. capture_end ends the recording
-	 * also if a call in between failed. NULL: not possible. */
+	/* Calls of run(), zero(), copy_direct(), run_beside(), wait_beside(), run_apart() and join_apart() between capture_begin and
+	 * capture_end are recorded instead of executed; replay executes them with the same buffers, as often as it is called. capture_end
+	 * ends the recording also if a call in between failed. NULL: not possible. */
 	int (*capture_begin)(struct hspmd_device *dev, struct hspmd_error *err);
 	int (*capture_end)(struct hspmd_device *dev, struct hspmd_device_graph **captured, struct hspmd_error *err);
 	int (*replay)(struct hspmd_device *dev, const struct hspmd_device_graph *captured, struct hspmd_error *err);

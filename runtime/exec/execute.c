@@ -109,8 +109,8 @@ struct hspmd_executor *hspmd_executor_create(const struct hspmd_executor_options
 	}
 	if (allocate_memory(ex, err))
 		goto fail;
-	ex->workspace_bytes = p->workspace_bytes;
-	if (!(ex->workspace = dev->ops->allocate(dev, p->workspace_bytes + 64, err)) || hspmd_executor_open_inputs(ex, err))
+	ex->workspace_bytes = hspmd_program_workspace(p);
+	if (!(ex->workspace = dev->ops->allocate(dev, ex->workspace_bytes + 64, err)) || hspmd_executor_open_inputs(ex, err))
 		goto fail;
 	if (o->transport && start_engines(ex, err))
 		goto fail;
@@ -202,13 +202,13 @@ int hspmd_executor_set_program(struct hspmd_executor *ex, const struct hspmd_pro
 	/* Another program may have something else where this one has gradients. */
 	if (program != ex->p && hspmd_executor_finish_update(ex, err))
 		return -1;
-	if (program->workspace_bytes > ex->workspace_bytes) {
-		void *larger = dev->ops->allocate(dev, program->workspace_bytes + 64, err);
+	if (hspmd_program_workspace(program) > ex->workspace_bytes) {
+		void *larger = dev->ops->allocate(dev, hspmd_program_workspace(program) + 64, err);
 		if (!larger)
 			return -1;
 		dev->ops->release(dev, ex->workspace);
 		ex->workspace = larger;
-		ex->workspace_bytes = program->workspace_bytes;
+		ex->workspace_bytes = hspmd_program_workspace(program);
 		hspmd_executor_forget_captured(ex);
 	}
 	if (program->shared_bytes)

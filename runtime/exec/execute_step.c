@@ -176,6 +176,17 @@ static int end_passes(struct hspmd_executor *ex, struct hspmd_error *err)
 	return hspmd_executor_hand_over_values(ex, err);
 }
 
+/* Behind the last of the instructions that run beside one another, or one that failed: what follows waits for all of them. */
+static int join(struct hspmd_executor *ex, size_t i, int status, struct hspmd_error *err)
+{
+	const struct hspmd_instruction *in = &ex->p->instructions[i];
+	struct hspmd_error ignored;
+	bool beside = in->beside || (i && in[-1].beside);
+	if (!beside || (!status && in->beside) || !ex->o.device->ops->join_apart)
+		return status;
+	return ex->o.device->ops->join_apart(ex->o.device, status ? &ignored : err) ? -1 : status;
+}
+
 /* Instruction *i of the passes, and those that run along with it (run_norms). */
 static int run_instruction(void *executor, size_t *i, struct hspmd_error *err)
 {
@@ -188,6 +199,7 @@ static int run_instruction(void *executor, size_t *i, struct hspmd_error *err)
 	             : in->kind == HSPMD_INSTRUCTION_COMM ? run_comm(ex, in, err)
 	             : in->kind == HSPMD_INSTRUCTION_NORM ? run_norms(ex, i, err)
 	                                                  : run_copy(ex, in, err);
+	status = join(ex, *i, status, err);
 	*i += (size_t)in->joined;
 	return status || *i + 1 < ex->p->vote ? status : end_passes(ex, err);
 }

@@ -14,8 +14,8 @@ void hspmd_executor_set_args(const struct hspmd_executor *ex, const struct hspmd
 		args->out[0].data = ex->scalar;
 		args->out[0].accumulate = true;
 	}
-	args->workspace = ex->workspace;
-	args->workspace_bytes = ex->p->workspace_bytes;
+	args->workspace = in->beside ? (char *)ex->workspace + hspmd_program_workspace(ex->p) - ex->p->beside_bytes : ex->workspace;
+	args->workspace_bytes = in->beside ? ex->p->beside_bytes : ex->p->workspace_bytes;
 	if (ex->inputs.host)
 		args->values = in->kind == HSPMD_INSTRUCTION_UPDATE ? ex->inputs.update
 		               : hspmd_replay_is_loss(in)           ? ex->inputs.passes
@@ -34,7 +34,9 @@ int hspmd_executor_run_kernel(struct hspmd_executor *ex, const struct hspmd_inst
 		attr = &scaled;
 	}
 	hspmd_executor_set_args(ex, in, attr, &args);
-	if (ex->o.device->ops->run(ex->o.device, in->opcode, &args, err))
+	const struct hspmd_device_ops *ops = ex->o.device->ops;
+	bool apart = in->beside && ops->run_apart && !ex->o.seconds;
+	if ((apart ? ops->run_apart : ops->run)(ex->o.device, in->opcode, &args, err))
 		return hspmd_error_prefix(err, "operator %s, layer %d", hspmd_opcode_names[in->opcode], in->layer);
 	return 0;
 }

@@ -37,6 +37,7 @@ struct hspmd_op_pair {
 		HSPMD_OP_INTERMEDIATE_GONE, /* no other operator may read it */
 		HSPMD_OP_INTERMEDIATE_KEPT,
 		HSPMD_OP_INTERMEDIATE_WANTED, /* kept if another operator reads it */
+		HSPMD_OP_INTERMEDIATE_TWO,    /* of attention's gradient the second operator takes outputs 0 and 1; both are gone */
 	} intermediate;
 };
 
@@ -94,6 +95,7 @@ struct hspmd_op_type {
 	bool begins_sequence;    /* with sequence parallelism, output 0 is split along the sequence for all operators that follow */
 	bool fp8; /* operands of its products are rounded to FP8 numbers, which GPUs multiply on units for FP8, if they can, and ... */
 	bool (*fp8_fits)(const struct hspmd_op_view *v); /* ... this returns true for its shapes. NULL: any */
+	bool streams; /* reads and writes every element about once, with few operations for each: bound by memory */
 	bool cheap;              /* few operations for the size of its results: "selective" recomputation runs it again */
 	struct hspmd_op_pair pair;
 	const struct hspmd_op_example *examples; /* NULL: cases of this operator are in tests/unit/op_case.c */

@@ -26,6 +26,7 @@ const struct hspmd_op_type hspmd_op_layernorm_grad_add = {
 	.output_count = 3,
 	.in_place = { 5 },
 	PAIR(LAYERNORM_GRAD, ADD, GONE),
+	.streams = true,
 };
 const struct hspmd_op_type hspmd_op_rmsnorm_grad_add = {
 	.min_inputs = 5,
@@ -33,6 +34,7 @@ const struct hspmd_op_type hspmd_op_rmsnorm_grad_add = {
 	.output_count = 2,
 	.in_place = { 5 },
 	PAIR(RMSNORM_GRAD, ADD, GONE),
+	.streams = true,
 };
 const struct hspmd_op_type hspmd_op_linear_add = {
 	.min_inputs = 4,
@@ -59,4 +61,10 @@ const struct hspmd_op_type hspmd_op_linear_grad_x_gelu = {
 	.max_inputs = 3,
 	.output_count = 1,
 	PAIR(LINEAR_GRAD_X, GELU_GRAD, GONE),
+};
+const struct hspmd_op_type hspmd_op_attention_grad_rope = {
+	.min_inputs = HSPMD_ATTENTION_GRAD_ANGLES + 1,
+	.max_inputs = HSPMD_ATTENTION_GRAD_ANGLES + 1,
+	.output_count = 3,
+	PAIR(ATTENTION_GRAD, ROPE_GRAD, TWO),
 };

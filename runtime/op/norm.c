@@ -123,6 +123,7 @@ const struct hspmd_op_type hspmd_op_layernorm_grad = {
 	.rule = rule_grad,
 	.cost = cost_grad,
 	.accumulates = 1 << 1 | 1 << 2,
+	.streams = true,
 };
 const struct hspmd_op_type hspmd_op_rmsnorm = {
 	.min_inputs = 2,
@@ -142,4 +143,5 @@ const struct hspmd_op_type hspmd_op_rmsnorm_grad = {
 	.rule = rule_grad,
 	.cost = cost_grad,
 	.accumulates = 1 << 1,
+	.streams = true,
 };

@@ -117,6 +117,7 @@ const struct hspmd_op_type hspmd_op_softcap_grad = {
 	.rule = rule_grad,
 	.cost = cost,
 	.in_place = { 1 },
+	.streams = true,
 };
 const struct hspmd_op_type hspmd_op_gelu = {
 	.min_inputs = 1,
@@ -136,6 +137,7 @@ const struct hspmd_op_type hspmd_op_gelu_grad = {
 	.rule = rule_grad,
 	.cost = cost,
 	.in_place = { 1 },
+	.streams = true,
 };
 const struct hspmd_op_type hspmd_op_swiglu = {
 	.min_inputs = 2,
@@ -155,6 +157,7 @@ const struct hspmd_op_type hspmd_op_swiglu_grad = {
 	.rule = rule_grad,
 	.cost = cost,
 	.in_place = { 1, 2 },
+	.streams = true,
 };
 const struct hspmd_op_type hspmd_op_add = {
 	.min_inputs = 2,

@@ -55,4 +55,5 @@ const struct hspmd_op_type hspmd_op_rope_grad = {
 	.rule = rule,
 	.cost = cost,
 	.in_place = { 1 },
+	.streams = true,
 };

@@ -77,4 +77,5 @@ const struct hspmd_op_type hspmd_op_unary_grad = {
 	.rule = rule_grad,
 	.cost = cost,
 	.in_place = { 1 },
+	.streams = true,
 };

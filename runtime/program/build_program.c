@@ -94,6 +94,8 @@ static int make_passes(struct hspmd_program *p, const struct hspmd_program *of, 
 	    (type && (hspmd_program_fuse_ops(p, type->kind, err) || hspmd_program_pad_rows(p, type->kind, err))) ||
 	    hspmd_program_offload_activations(p, err))
 		return -1;
+	if (type)
+		hspmd_program_run_beside(p, type->kind);
 	return 0;
 }
 

@@ -117,7 +117,7 @@ static int join_pairs(struct hspmd_program *p, enum hspmd_device_kind kind, stru
 		bool joined = false;
 		for (size_t k = 0; last && !joined && k < sizeof pairs / sizeof *pairs; k++) {
 			const struct hspmd_op_type *type = hspmd_op_types[pairs[k]];
-			joined = wanted[k] && fits(p, type, last, &next, uses);
+			joined = wanted[k] && type->pair.intermediate != HSPMD_OP_INTERMEDIATE_TWO && fits(p, type, last, &next, uses);
 			if (joined)
 				*last = join(type, pairs[k], last, &next, uses);
 		}
@@ -331,10 +331,70 @@ static int share_angles(struct hspmd_program *p, struct hspmd_error *err)
 	return 0;
 }
 
+/* ---- attention's gradient and the rotations of queries and keys */
+
+/* Returns true if the instruction turns whole heads back, as attention's gradient can, by a table of all of its positions. `from`: the
+ * gradient that it turns, which nobody else reads. */
+static bool turns(const struct hspmd_program *p, const struct hspmd_instruction *in, int from, const int *uses)
+{
+	const struct hspmd_op_attr *a = in->attr;
+	if (in->kind != HSPMD_INSTRUCTION_RUN || in->opcode != HSPMD_OP_ROPE_GRAD || in->input_count < 2 || in->in[0] != from || from < 0)
+		return false;
+	return rotated(a) == a->head_dim && !a->interleaved && !in->accumulate && uses[from] == 2 &&
+	       p->slots[from].memory == HSPMD_ARENA_TRANSIENT;
+}
+
+/* Returns true if the instructions from `at` on are attention's gradient and both rotations, of the same positions. *queries: the one of
+ * the queries' gradient. */
+static bool turns_both(const struct hspmd_program *p, size_t at, const int *uses, const struct hspmd_instruction **queries)
+{
+	const struct hspmd_instruction *grad = &p->instructions[at];
+	if (at + 2 >= p->instruction_count || grad->kind != HSPMD_INSTRUCTION_RUN || grad->opcode != HSPMD_OP_ATTENTION_GRAD ||
+	    grad->output_count < 3 || grad->accumulate)
+		return false;
+	for (int first = 0; first < 2; first++) {
+		const struct hspmd_instruction *q = &grad[1 + first], *k = &grad[2 - first];
+		*queries = q;
+		if (turns(p, q, grad->out[0], uses) && turns(p, k, grad->out[1], uses) && q->in[1] == k->in[1] &&
+		    q->attr->head_dim == grad->attr->head_dim && k->attr->head_dim == grad->attr->head_dim)
+			return true;
+	}
+	return false;
+}
+
+/* Let attention's gradient turn back what it computes before it writes it. */
+static int turn_gradients(struct hspmd_program *p, struct hspmd_error *err)
+{
+	int *uses = count_uses(p);
+	size_t count = 0;
+	if (!uses)
+		return hspmd_fail_memory(err, "specialising");
+	for (size_t i = 0; i < p->instruction_count; i++) {
+		const struct hspmd_instruction *queries;
+		struct hspmd_instruction in = p->instructions[i];
+		if (turns_both(p, i, uses, &queries)) {
+			const struct hspmd_instruction *keys = queries == &p->instructions[i + 1] ? queries + 1 : queries - 1;
+			in.opcode = HSPMD_OP_ATTENTION_GRAD_ROPE;
+			while (in.input_count < HSPMD_ATTENTION_GRAD_ANGLES)
+				in.in[in.input_count++] = -1;
+			in.in[in.input_count++] = queries->in[1];
+			in.out[0] = queries->out[0];
+			in.out[1] = keys->out[0];
+			i += 2;
+		}
+		p->instructions[count++] = in;
+	}
+	p->instruction_count = count;
+	free(uses);
+	return 0;
+}
+
 int hspmd_program_fuse_ops(struct hspmd_program *p, enum hspmd_device_kind kind, struct hspmd_error *err)
 {
 	bool apart = hspmd_program_leaves_apart(hspmd_opcode_names[HSPMD_OP_CROSS_ENTROPY]);
 	if (join_pairs(p, kind, err) || (!apart && fuse_losses(p, err)))
 		return -1;
-	return is_wanted(kind, HSPMD_OP_ROPE_TABLE) ? share_angles(p, err) : 0;
+	if (is_wanted(kind, HSPMD_OP_ROPE_TABLE) && share_angles(p, err))
+		return -1;
+	return is_wanted(kind, HSPMD_OP_ATTENTION_GRAD_ROPE) ? turn_gradients(p, err) : 0;
 }

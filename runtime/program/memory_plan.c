@@ -128,12 +128,14 @@ static size_t surely_taken(const struct hspmd_program *p, size_t at, size_t end,
 
 static void find_uses(const struct hspmd_program *p, struct hspmd_slot_lifetime *lifetimes)
 {
-	size_t entry_end = 0, begin = 0, end = 0; /* of instructions that run as one */
+	size_t entry_end = 0, begin = 0, end = 0; /* of instructions that run as one, or beside each other */
 	int schedule_index = -1;
 	for (size_t i = 0; i < p->instruction_count; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
-		begin = in->joins ? begin : i;
-		end = in->joins ? end : i + (size_t)in->joined;
+		if (!hspmd_program_runs_along(p, i)) {
+			begin = i;
+			end = hspmd_program_runs_until(p, i);
+		}
 		for (int k = 0; k < in->input_count; k++)
 			touch_all(lifetimes, in->in[k], begin, end);
 		for (int k = 0; k < in->output_count; k++)
@@ -156,8 +158,9 @@ static void find_uses(const struct hspmd_program *p, struct hspmd_slot_lifetime 
 	}
 }
 
-/* If an output may overwrite an input that dies at this instruction, it takes the input's memory. Returns the input's index, -1: none. */
-static int overwrites(const struct hspmd_program *p, const struct hspmd_slot_lifetime *lifetimes, size_t at, int output)
+/* If an output may overwrite an input that dies at this instruction, and none of those from `begin` on that run beside it uses it, it takes
+ * the input's memory. Returns the input's index, -1: none. */
+static int overwrites(const struct hspmd_program *p, const struct hspmd_slot_lifetime *lifetimes, size_t begin, size_t at, int output)
 {
 	const struct hspmd_instruction *in = &p->instructions[at];
 	if (in->kind != HSPMD_INSTRUCTION_RUN)
@@ -168,6 +171,9 @@ static int overwrites(const struct hspmd_program *p, const struct hspmd_slot_lif
 		return -1;
 	for (int other = 0; other < in->input_count; other++)
 		if (other != k && in->in[other] == in->in[k])
+			return -1;
+	for (size_t i = begin; i < at; i++)
+		if (hspmd_instruction_uses(&p->instructions[i], in->in[k]))
 			return -1;
 	return slot_bytes(p, in->in[k]) == slot_bytes(p, in->out[output]) ? k : -1;
 }
@@ -182,11 +188,12 @@ void hspmd_program_lifetimes(const struct hspmd_program *p, struct hspmd_slot_li
 	for (size_t s = 0; s < p->slot_count; s++)
 		lifetimes[s] = (struct hspmd_slot_lifetime){ .takes_over = -1 };
 	find_uses(p, lifetimes);
-	for (size_t i = 0; i < p->instruction_count; i++) {
+	for (size_t i = 0, begin = 0; i < p->instruction_count; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
 		bool taken[HSPMD_OP_MAX_IO] = { false };
+		begin = hspmd_program_runs_along(p, i) ? begin : i;
 		for (int o = 0; o < in->output_count; o++) {
-			int k = is_new(p, lifetimes, i, in->out[o]) ? overwrites(p, lifetimes, i, o) : -1;
+			int k = is_new(p, lifetimes, begin, in->out[o]) ? overwrites(p, lifetimes, begin, i, o) : -1;
 			if (k < 0 || taken[k])
 				continue;
 			taken[k] = true;
@@ -247,18 +254,18 @@ static size_t allocate_range(struct placer *pl, size_t bytes)
 	return offset;
 }
 
-static void place_outputs(struct placer *pl, size_t at, bool *kept)
+static void place_outputs(struct placer *pl, size_t at, bool *taken_over)
 {
 	struct hspmd_program *p = pl->p;
-	const struct hspmd_instruction *in = &p->instructions[at], *last = in + in->joined;
+	const struct hspmd_instruction *in = &p->instructions[at], *last = p->instructions + hspmd_program_runs_until(p, at);
 	for (; in <= last; in++)
 		for (int o = 0; o < in->output_count; o++) {
 			int slot = in->out[o];
 			if (!is_new(p, pl->lifetimes, at, slot))
 				continue;
 			int from = pl->lifetimes[slot].takes_over;
-			for (int k = 0; from >= 0 && k < in->input_count; k++)
-				kept[k] |= in->in[k] == from;
+			if (from >= 0)
+				taken_over[from] = true;
 			p->slots[slot].offset = from >= 0 ? p->slots[from].offset : allocate_range(pl, slot_bytes(p, slot));
 		}
 }
@@ -268,7 +275,8 @@ static int place_arena(struct placer *pl)
 {
 	struct hspmd_program *p = pl->p;
 	int *head = malloc((p->instruction_count + 1) * sizeof *head), *next = malloc((p->slot_count + 1) * sizeof *next);
-	int status = head && next ? 0 : hspmd_fail_memory(pl->err, "planning memory");
+	bool *taken_over = hspmd_calloc(p->slot_count + 1, sizeof *taken_over);
+	int status = head && next && taken_over ? 0 : hspmd_fail_memory(pl->err, "planning memory");
 	if (!status) {
 		memset(head, -1, (p->instruction_count + 1) * sizeof *head);
 		for (size_t s = 0; s < p->slot_count; s++) {
@@ -279,19 +287,14 @@ static int place_arena(struct placer *pl)
 		}
 	}
 	for (size_t i = 0; !status && i < p->instruction_count; i++) {
-		const struct hspmd_instruction *in = &p->instructions[i];
-		bool kept[HSPMD_OP_MAX_IO] = { false };
-		place_outputs(pl, i, kept);
-		for (int s = head[i]; !status && s >= 0; s = next[s]) {
-			bool taken_over = false;
-			for (int k = 0; k < in->input_count; k++)
-				taken_over |= kept[k] && in->in[k] == s;
-			if (!taken_over)
+		place_outputs(pl, i, taken_over);
+		for (int s = head[i]; !status && s >= 0; s = next[s])
+			if (!taken_over[s])
 				status = free_range(pl, p->slots[s].offset, slot_bytes(p, s));
-		}
 	}
 	free(head);
 	free(next);
+	free(taken_over);
 	return status;
 }
 
@@ -320,7 +323,7 @@ static long find_blocks(const struct placer *pl, struct hspmd_memory_block **blo
 	*blocks = hspmd_calloc(p->slot_count, sizeof **blocks);
 	*block_of = hspmd_calloc(p->slot_count, sizeof **block_of);
 	for (size_t i = 0, begin = 0; *blocks && *block_of && i < p->instruction_count; i++) {
-		begin = p->instructions[i].joins ? begin : i;
+		begin = hspmd_program_runs_along(p, i) ? begin : i;
 		for (int o = 0; o < p->instructions[i].output_count; o++) {
 			int slot = p->instructions[i].out[o];
 			if (!is_new(p, pl->lifetimes, begin, slot))

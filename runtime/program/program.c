@@ -28,6 +28,18 @@ bool hspmd_instruction_uses(const struct hspmd_instruction *in, int slot)
 	return false;
 }
 
+bool hspmd_program_runs_along(const struct hspmd_program *p, size_t at)
+{
+	return p->instructions[at].joins || (at && p->instructions[at - 1].beside);
+}
+
+size_t hspmd_program_runs_until(const struct hspmd_program *p, size_t at)
+{
+	while (at + 1 < p->instruction_count && hspmd_program_runs_along(p, at + 1))
+		at++;
+	return at;
+}
+
 bool hspmd_instruction_computes(const struct hspmd_instruction *in)
 {
 	return in->kind == HSPMD_INSTRUCTION_RUN || in->kind == HSPMD_INSTRUCTION_NORM || in->kind == HSPMD_INSTRUCTION_UPDATE;
@@ -129,45 +141,6 @@ bool hspmd_program_repeats_first(const struct hspmd_program *p, const struct hsp
 	return in->in[0] == before->in[0];
 }
 
-void hspmd_program_kernel_args(const struct hspmd_program *p, const struct hspmd_instruction *in, char *const *bases,
-                               struct hspmd_kernel_args *args)
-{
-	*args = (struct hspmd_kernel_args){ .attr = in->attr,
-		                            .input_count = in->input_count,
-		                            .output_count = in->output_count,
-		                            .repeats_first = hspmd_program_repeats_first(p, in),
-		                            .tf32 = p->tf32,
-		                            .any_order = p->any_order };
-	for (int k = 0; k < in->input_count; k++)
-		args->in[k] = in->in[k] >= 0 ? hspmd_program_slot_view(p, in->in[k], bases) : (struct hspmd_view){ .rank = -1 };
-	for (int k = 0; k < in->output_count; k++)
-		if (in->out[k] >= 0) {
-			args->out[k] = hspmd_program_slot_view(p, in->out[k], bases);
-			args->out[k].accumulate = in->accumulate >> k & 1;
-		}
-	if (in->kind == HSPMD_INSTRUCTION_NORM) {
-		args->output_count = 1;
-		args->out[0] = (struct hspmd_view){ .dtype = HSPMD_F64, .rank = 1, .shape = { 1 }, .full = { 1 } };
-	}
-}
-
-void hspmd_program_query_workspace(struct hspmd_program *p, struct hspmd_device *dev)
-{
-	static const struct hspmd_op_attr none;
-	for (size_t i = 0; dev && i < p->instruction_count; i++) {
-		const struct hspmd_instruction *in = &p->instructions[i];
-		struct hspmd_kernel_args args;
-		if (!hspmd_instruction_computes(in))
-			continue;
-		hspmd_program_kernel_args(p, in, NULL, &args);
-		if (!args.attr)
-			args.attr = &none;
-		size_t bytes = dev->ops->workspace(dev, in->opcode, &args);
-		if (bytes > p->workspace_bytes)
-			p->workspace_bytes = bytes;
-	}
-}
-
 struct hspmd_devcomm_use *hspmd_program_devcomm_uses(const struct hspmd_program *p, struct hspmd_program *const *more, int more_count,
                                                      int lane, size_t *count)
 {
@@ -205,7 +178,7 @@ size_t hspmd_program_arena_offset(const struct hspmd_program *p)
 size_t hspmd_program_memory(const struct hspmd_program *p)
 {
 	size_t arenas = p->shared_bytes ? p->shared_bytes : p->fixed_bytes + p->arena_bytes;
-	return arenas + p->workspace_bytes + p->message_bytes;
+	return arenas + hspmd_program_workspace(p) + p->message_bytes;
 }
 
 void hspmd_program_destroy(struct hspmd_program *p)

@@ -92,6 +92,8 @@ struct hspmd_instruction {
 	int joined;    /* COMM: so many instructions behind this one run with it, their steps joined (joined.h) */
 	bool joins;    /* COMM: it is one of those */
 	bool ahead;    /* COMM: gathers parameters for a layer that the passes come to next, while the one before it computes */
+	bool beside;   /* RUN: a product that may run beside the instructions that follow, up to the first one that is not such a product
+	                  (products_beside.c). What it writes is read behind that one. */
 	bool overlaps; /* COMM: the result is not needed before all gradients are complete, so that the transfer may run until then */
 };
 
@@ -155,6 +157,7 @@ struct hspmd_program {
 	int schedule_index; /* of the next instruction, while the program is built */
 	size_t arena_bytes, fixed_bytes, host_bytes, saved_bytes, workspace_bytes,
 	        message_bytes;              /* message_bytes: message buffers, if the device computes in host memory */
+	size_t beside_bytes;                /* workspace of products beside other instructions, behind workspace_bytes */
 	size_t read_bytes;                  /* of the largest READ */
 	bool sums_in_arena;                 /* the gradient that an update reads may be in the transient arena */
 	size_t shared_bytes;                /* of the block that holds both arenas of any program of a set, the transient one behind the
@@ -209,6 +212,12 @@ struct hspmd_devcomm_use *hspmd_program_devcomm_uses(const struct hspmd_program 
 size_t hspmd_program_arena_offset(const struct hspmd_program *p);
 /* Bytes of device memory that the program needs; of a set's program: that all of them need. Without host_bytes and saved_bytes. */
 size_t hspmd_program_memory(const struct hspmd_program *p);
+
+/* Bytes of workspace that the program needs in all. */
+static inline size_t hspmd_program_workspace(const struct hspmd_program *p)
+{
+	return (p->workspace_bytes + HSPMD_PROGRAM_ALIGN - 1) / HSPMD_PROGRAM_ALIGN * HSPMD_PROGRAM_ALIGN + p->beside_bytes;
+}
 
 /* Index in the global batch of a micro-batch's sample; -1: one that counts nothing. */
 int64_t hspmd_program_sample(const struct hspmd_program *p, int micro_batch, int64_t sample);
@@ -308,7 +317,19 @@ int hspmd_program_make_room(struct hspmd_program *p, const struct hspmd_graph_so
                             struct hspmd_error *err);
 /* Set the offsets of all slots. */
 int hspmd_program_plan_memory(struct hspmd_program *p, struct hspmd_error *err);
-/* Set workspace_bytes to the largest workspace of any kernel; dev NULL: nothing is counted. */
+/* Let products run beside other instructions, if the device's kind can do that (products_beside.c). */
+void hspmd_program_run_beside(struct hspmd_program *p, enum hspmd_device_kind kind);
+/* Of the bytes that the instruction behind a group of products beside it moves, the share of this product by its operations; 0: the
+ * instruction is not such a product. */
+int64_t hspmd_program_bytes_beside(const struct hspmd_program *p, const struct hspmd_instruction *in);
+/* Floating-point operations of an instruction, and the bytes that it reads and writes, each operand once (roofline.c). */
+double hspmd_instruction_flops(const struct hspmd_program *p, const struct hspmd_instruction *in);
+double hspmd_instruction_bytes(const struct hspmd_program *p, const struct hspmd_instruction *in);
+/* Returns true if the instruction runs at the same time as the one before it. */
+bool hspmd_program_runs_along(const struct hspmd_program *p, size_t at);
+/* The number of the last of the instructions that run at the same time as this one. */
+size_t hspmd_program_runs_until(const struct hspmd_program *p, size_t at);
+/* Set workspace_bytes and beside_bytes to the largest workspace of any kernel; dev NULL: nothing is counted. */
 void hspmd_program_query_workspace(struct hspmd_program *p, struct hspmd_device *dev);
 
 #endif

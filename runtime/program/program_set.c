@@ -23,6 +23,7 @@ static void share_memory(struct hspmd_program_set *s)
 		const struct hspmd_program *p = s->programs[i];
 		most.shared_bytes = larger(most.shared_bytes, hspmd_program_arena_offset(p) + p->arena_bytes + HSPMD_PROGRAM_ALIGN);
 		most.workspace_bytes = larger(most.workspace_bytes, p->workspace_bytes);
+		most.beside_bytes = larger(most.beside_bytes, p->beside_bytes);
 		most.saved_bytes = larger(most.saved_bytes, p->saved_bytes);
 		most.message_bytes = larger(most.message_bytes, p->message_bytes);
 		most.read_bytes = larger(most.read_bytes, p->read_bytes);
@@ -31,6 +32,7 @@ static void share_memory(struct hspmd_program_set *s)
 		struct hspmd_program *p = s->programs[i];
 		p->shared_bytes = most.shared_bytes;
 		p->workspace_bytes = most.workspace_bytes;
+		p->beside_bytes = most.beside_bytes;
 		p->saved_bytes = most.saved_bytes;
 		p->message_bytes = most.message_bytes;
 		p->read_bytes = most.read_bytes;

@@ -66,6 +66,8 @@ static void print_instruction(const struct printer *pr, size_t i)
 		print_peers(pr, &in->transfer->steps[in->step]);
 	if (in->joined)
 		fprintf(pr->f, ", in one message with the next %d", in->joined);
+	if (in->beside)
+		fputs(", beside what follows until the next that is not", pr->f);
 	if (in->overlaps)
 		fputs(", beside what follows", pr->f);
 	if (in->ahead && !in->joins)
@@ -104,7 +106,7 @@ char *hspmd_program_text(const struct hspmd_program *p, const struct hspmd_clust
 	print_state(&pr);
 	fprintf(pr.f,
 	        "memory: %zu bytes fixed (parameters, gradients, optimizer), %zu bytes arena, %zu bytes workspace, %zu bytes messages\n",
-	        p->fixed_bytes, p->arena_bytes, p->workspace_bytes, p->message_bytes);
+	        p->fixed_bytes, p->arena_bytes, hspmd_program_workspace(p), p->message_bytes);
 	if (p->host_bytes)
 		fprintf(pr.f, "host memory: %zu bytes (optimizer)\n", p->host_bytes);
 	if (p->saved_bytes)

@@ -75,6 +75,18 @@ static double bytes_of(const struct hspmd_program *p, const struct hspmd_instruc
 	return bytes;
 }
 
+double hspmd_instruction_flops(const struct hspmd_program *p, const struct hspmd_instruction *in)
+{
+	bool ignored;
+	return flops_of(p, in, &ignored);
+}
+
+double hspmd_instruction_bytes(const struct hspmd_program *p, const struct hspmd_instruction *in)
+{
+	double offloaded;
+	return bytes_of(p, in, &offloaded);
+}
+
 /* Returns true if the instruction is a product, and rows of a matrix of it begin where the widest accesses are not possible. */
 static bool is_unaligned(const struct hspmd_program *p, const struct hspmd_instruction *in)
 {
@@ -181,7 +193,7 @@ char *hspmd_program_roofline(const struct hspmd_program *p, const struct hspmd_c
 		struct work w = work_of(p, type, in);
 		fprintf(f, "%5zu L%-3d %-22s", i, in->layer, name_of(p, in));
 		print_work(f, &w, 0);
-		fputc('\n', f);
+		fputs(in->beside ? " beside\n" : "\n", f);
 		add(is_unaligned(p, in)                  ? &unaligned[in->opcode]
 		    : in->kind == HSPMD_INSTRUCTION_RUN  ? &by_opcode[in->opcode]
 		    : in->kind == HSPMD_INSTRUCTION_NORM ? &norm

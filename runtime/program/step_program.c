@@ -12,7 +12,7 @@
 struct shape {
 	struct hspmd_scaling scaling;
 	struct hspmd_slot_type *slot_types; /* of the program, at this size */
-	size_t workspace_bytes;             /* of a program with it; 0 if not measured */
+	size_t workspace_bytes, beside_bytes; /* of a program with it; 0 if not measured */
 	bool measured;
 };
 
@@ -259,20 +259,23 @@ static int bind_slots(struct binding *b)
 /* The workspace is asked for when a step is the first that has one of its shapes. */
 static void measure_workspace(struct binding *b)
 {
-	size_t most = 0;
+	size_t most = 0, beside = 0;
 	bool measured = true;
 	for (int m = 0; m < b->to->micro_batches; m++) {
 		const struct shape *shape = b->s->shapes[b->shape_of[m]];
 		measured = measured && shape->measured;
 		most = shape->workspace_bytes > most ? shape->workspace_bytes : most;
+		beside = shape->beside_bytes > beside ? shape->beside_bytes : beside;
 	}
 	b->to->workspace_bytes = most;
+	b->to->beside_bytes = beside;
 	if (measured)
 		return;
 	hspmd_program_query_workspace(b->to, b->s->dev);
 	for (int m = 0; m < b->to->micro_batches; m++) {
 		struct shape *shape = b->s->shapes[b->shape_of[m]];
 		shape->workspace_bytes = shape->measured ? shape->workspace_bytes : b->to->workspace_bytes;
+		shape->beside_bytes = shape->measured ? shape->beside_bytes : b->to->beside_bytes;
 		shape->measured = true;
 	}
 }

@@ -60,6 +60,8 @@ extern const char *const hspmd_opcode_names[HSPMD_OP_COUNT]; /* "linear" */
 
 #define HSPMD_OP_MAX_IO 10 /* limit of the inputs, and of the outputs, of an operator */
 
+#define HSPMD_ATTENTION_GRAD_ANGLES 9 /* the input of ATTENTION_GRAD_ROPE that is the table */
+
 #define HSPMD_OP_MAX_NUMBERS 12
 
 struct hspmd_op_attr {

@@ -241,6 +241,9 @@ OP_FUSED(LINEAR_GRAD_X_ADD, linear_grad_x_add)
 OP_FUSED(LINEAR_GELU, linear_gelu)
 /* dy, w, x -> gradient of x, if the product's input was gelu(x) in tanh form */
 OP_FUSED(LINEAR_GRAD_X_GELU, linear_grad_x_gelu)
+/* inputs of ATTENTION_GRAD with q, k and v (absent ones: none), table of ROPE_TABLE -> gradients of what whole heads of q and k were before
+ * ROPE turned them, in pairs of elements that are not neighbours; dv */
+OP_FUSED(ATTENTION_GRAD_ROPE, attention_grad_rope)
 
 /* ---- values that several operators of a program share */
 /* -> table[1, positions, rotary / 2 pairs] F32, from position start[1] on: cosine and sine in the layout of ROPE, with its attributes */

@@ -15,6 +15,7 @@
 #include "runtime/op/op.h"
 #include "tests/gpu/gpu.h"
 #include "tests/unit/draw.h"
+#include "tests/unit/only.h"
 #include "tests/unit/trainer.h"
 
 #define F32_BOUND 1e-5 /* relative, by norm */
@@ -83,7 +84,10 @@ static struct hspmd_view shape_of(char what, const struct pair_case *c, const st
 
 static int64_t count_of(const struct hspmd_view *v)
 {
-	return v->rank < 0 ? 0 : v->rank == 1 ? v->shape[0] : v->shape[0] * v->shape[1];
+	int64_t n = v->rank < 0 ? 0 : 1;
+	for (int d = 0; d < v->rank; d++)
+		n *= v->shape[d];
+	return n;
 }
 
 /* Fills a tensor with numbers of a random stream, positive ones for statistics. */
@@ -252,6 +256,122 @@ static void pairs_bf16(void **state)
 	check_all(HSPMD_BF16);
 }
 
+/* ---- attention's gradient, turned back */
+
+#define SAMPLES 2
+
+/* Positions from `first` on are queries; all are keys. */
+struct turned_case {
+	int64_t heads, kv_heads, head_dim, positions, first;
+};
+static const struct turned_case turned_cases[] = {
+	{ 4, 2, 6, 20, 0 },   { 4, 1, 64, 150, 0 },  { 2, 2, 64, 70, 0 },
+	{ 2, 1, 64, 90, 33 }, { 2, 1, 128, 140, 0 }, { 4, 4, 10, 9, 3 }, /* heads of 10 do not begin on multiples of 16 bytes */
+};
+
+static struct hspmd_view heads_of(int64_t heads, int64_t head_dim, int64_t positions, int64_t first, enum hspmd_dtype type)
+{
+	struct hspmd_view v = {
+		.dtype = type, .rank = 3, .shape = { SAMPLES, positions - first, heads * head_dim }, .start = { 0, first }
+	};
+	memcpy(v.full, v.shape, sizeof v.full);
+	v.full[1] = positions;
+	return v;
+}
+
+/* Gets the gradients of q and k from attention's gradient and two rotations, or from one operator. */
+static void differentiate(const struct turned_case *c, enum hspmd_dtype type, const struct hspmd_kernel_args *of, bool at_once,
+                          struct hspmd_view out[3])
+{
+	struct hspmd_kernel_args grad = *of;
+	for (int k = 0; k < 3; k++) {
+		out[k] = heads_of(k ? c->kv_heads : c->heads, c->head_dim, c->positions, 0, type);
+		fill(&out[k], (uint64_t)(50 + k), false);
+	}
+	memcpy(grad.out, out, sizeof grad.out[0] * 3);
+	if (at_once) {
+		run(HSPMD_OP_ATTENTION_GRAD_ROPE, &grad);
+		return;
+	}
+	grad.input_count = HSPMD_ATTENTION_GRAD_ANGLES;
+	run(HSPMD_OP_ATTENTION_GRAD, &grad);
+	for (int k = 0; k < 2; k++) {
+		struct hspmd_kernel_args turn = { .attr = of->attr, .input_count = 2, .output_count = 1 };
+		turn.in[0] = turn.out[0] = out[k];
+		turn.in[1] = of->in[HSPMD_ATTENTION_GRAD_ANGLES];
+		run(HSPMD_OP_ROPE_GRAD, &turn);
+	}
+}
+
+static void check_turned(const struct turned_case *c, enum hspmd_dtype type)
+{
+	struct hspmd_op_attr attr = { .head_dim = c->head_dim, .heads = c->heads, .kv_heads = c->kv_heads, .scale = 0.2, .theta = 10000 };
+	struct hspmd_kernel_args table = { .attr = &attr, .output_count = 1 },
+	                         forward = { .attr = &attr, .input_count = 3, .output_count = 2 },
+	                         grad = { .attr = &attr, .input_count = HSPMD_ATTENTION_GRAD_ANGLES + 1, .output_count = 3 };
+	struct hspmd_view want[3], got[3];
+	table.out[0] = (struct hspmd_view){ .dtype = HSPMD_F32, .rank = 3, .shape = { 1, c->positions, c->head_dim } };
+	memcpy(table.out[0].full, table.out[0].shape, sizeof table.out[0].full);
+	fill(&table.out[0], 1, false);
+	run(HSPMD_OP_ROPE_TABLE, &table);
+	for (int k = 0; k < 3; k++) {
+		forward.in[k] = heads_of(k ? c->kv_heads : c->heads, c->head_dim, c->positions, 0, type);
+		fill(&forward.in[k], (uint64_t)(2 + k), false);
+	}
+	forward.out[0] = heads_of(c->heads, c->head_dim, c->positions, c->first, type);
+	forward.out[1] = (struct hspmd_view){ .dtype = HSPMD_F32, .rank = 3, .shape = { SAMPLES, c->heads, c->positions - c->first } };
+	memcpy(forward.out[1].full, forward.out[1].shape, sizeof forward.out[1].full);
+	fill(&forward.out[0], 6, false);
+	fill(&forward.out[1], 7, false);
+	run(HSPMD_OP_ATTENTION, &forward);
+	for (int k = 0; k < HSPMD_ATTENTION_GRAD_ANGLES; k++)
+		grad.in[k] = (struct hspmd_view){ .rank = -1 };
+	grad.in[0] = heads_of(c->heads, c->head_dim, c->positions, c->first, type);
+	fill(&grad.in[0], 8, false);
+	memcpy(&grad.in[1], forward.in, 3 * sizeof *grad.in);
+	memcpy(&grad.in[4], forward.out, 2 * sizeof *grad.in);
+	grad.in[HSPMD_ATTENTION_GRAD_ANGLES] = table.out[0];
+	differentiate(c, type, &grad, false, want);
+	differentiate(c, type, &grad, true, got);
+	for (int k = 0; k < 3; k++) {
+		float *x = take_back(&got[k]), *y = take_back(&want[k]);
+		for (int64_t i = 0; i < count_of(&got[k]); i++)
+			if (!(x[i] == y[i])) /* zeros of rows that are not computed may have either sign */
+				fail_msg("heads of %lld in %s, output %d: element %lld is %g, not %g", (long long)c->head_dim,
+				         hspmd_dtype_names[type], k, (long long)i, (double)x[i], (double)y[i]);
+		free(x);
+		free(y);
+		gpu->ops->release(gpu, got[k].data);
+		gpu->ops->release(gpu, want[k].data);
+	}
+	release(&table);
+	release(&grad);
+	for (int k = 0; k < 3; k++)
+		forward.in[k].data = NULL; /* those of `grad` */
+}
+
+/* To the last bit, by each of our kernels and behind cuDNN's plans. */
+static void gradients_are_turned_back(void **state)
+{
+	(void)state;
+	static const char *const wgmma[] = { "1", "0", "1" }, *const dnn[] = { "", "", "played" };
+	for (int way = 0; way < (gpu_is_emulated() ? 3 : 2); way++) {
+		gpu->ops->close(gpu);
+		setenv("HSPMD_CUDA_WGMMA", wgmma[way], 1);
+		setenv("HSPMD_CUDNN", dnn[way], 1);
+		gpu = gpu_open();
+		for (size_t i = 0; i < sizeof turned_cases / sizeof *turned_cases; i++) {
+			check_turned(&turned_cases[i], HSPMD_BF16);
+			if (turned_cases[i].head_dim < 64)
+				check_turned(&turned_cases[i], HSPMD_F32);
+		}
+	}
+	gpu->ops->close(gpu);
+	unsetenv("HSPMD_CUDA_WGMMA");
+	unsetenv("HSPMD_CUDNN");
+	gpu = gpu_open();
+}
+
 #define STEPS 4
 
 /* On one device, where all pairs are adjacent; on two, where a sum over both devices separates some pairs, or each device has positions of
@@ -308,7 +428,9 @@ static void whole_models(void **state)
 
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(pairs_f32), cmocka_unit_test(pairs_bf16), cmocka_unit_test(whole_models) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(pairs_f32), cmocka_unit_test(pairs_bf16),
+		                            cmocka_unit_test(gradients_are_turned_back), cmocka_unit_test(whole_models) };
+	only_chosen_tests(tests, sizeof tests / sizeof *tests);
 	setenv("HSPMD_CUDA_SHARE", "1", 1); /* the name of HSPMD_CUDA_OVERSUBSCRIBE in earlier versions, which must continue to work */
 	setenv("HSPMD_CUDA_TUNE", "0", 0);
 	gpu = gpu_open();

@@ -219,27 +219,6 @@ static void samples_are_read_ahead(void **state)
 	}
 }
 
-/* A sum of all bytes of the parameters, each weighted by its place. */
-static int sum_parameters(void *context, const struct hspmd_program *p, const struct hspmd_executor *ex, struct hspmd_device *device,
-                          struct hspmd_error *err)
-{
-	uint64_t *sum = context;
-	for (int i = 0; i < p->state_count; i++) {
-		int slot = p->states[i].param;
-		size_t bytes = slot < 0 ? 0 : p->slot_types[p->slots[slot].slot_type].bytes;
-		unsigned char *host = malloc(bytes + 1);
-		assert_non_null(host);
-		if (bytes && device->ops->to_host(device, host, hspmd_executor_slot_data(ex, slot), bytes, err)) {
-			free(host);
-			return -1;
-		}
-		for (size_t k = 0; k < bytes; k++)
-			*sum = *sum * 1099511628211u + host[k];
-		free(host);
-	}
-	return 0;
-}
-
 /* Draws `few` consecutive cases of all for the emulated GPU; a real one tries all. */
 static void draw_few(unsigned few, unsigned all, unsigned *begin, unsigned *end)
 {
@@ -276,7 +255,7 @@ static void updates_run_beside(void **state)
 				                     .bf16 = i & 1,
 				                     .documents = models[i / 4].job != NULL,
 				                     .job = models[i / 4].job,
-				                     .on_end = sum_parameters,
+				                     .on_end = trainer_sum_parameters,
 				                     .context = &sums[beside] };
 			setenv("HSPMD_CUDA_BESIDE", beside ? "1" : "0", 1);
 			setenv("HSPMD_CUDA_GRAPHS", i & 2 ? "1" : "0", 1);
@@ -466,7 +445,7 @@ static void the_device_knows_the_step(void **state)
 				                     .masked = i / 3 % 2,
 				                     .clip = i < 9 ? 0.3 : 0,
 				                     .job = jobs[i % 3],
-				                     .on_end = sum_parameters,
+				                     .on_end = trainer_sum_parameters,
 				                     .context = &sums[k] };
 			setenv("HSPMD_CUDA_BESIDE", i / 4 % 2 ? "1" : "0", 1);
 			setenv("HSPMD_CUDA_GRAPHS", i / 6 ? "1" : "0", 1);
@@ -491,10 +470,10 @@ static int hang(void *context, const struct hspmd_program *p, const struct hspmd
 	struct hspmd_step_times times;
 	uint64_t sums[2] = { 0, 0 };
 	(void)context;
-	if (sum_parameters(&sums[0], p, ex, device, err))
+	if (trainer_sum_parameters(&sums[0], p, ex, device, err))
 		return -1;
 	loss_with(ex, NULL, 1);
-	if (sum_parameters(&sums[1], p, ex, device, err))
+	if (trainer_sum_parameters(&sums[1], p, ex, device, err))
 		return -1;
 	assert_true(sums[0] == sums[1]);
 	assert_false(hspmd_executor_is_torn(ex));

@@ -184,9 +184,9 @@ static void one_device(void **state)
 	/* Both additions of a block follow a matrix product; the gradient of every norm but the last is added to the incoming gradient. */
 	EXPECT(trainer_gpt2, "0", "", { HSPMD_OP_LINEAR_ADD, 2 * BLOCKS }, { HSPMD_OP_LINEAR_GELU, BLOCKS },
 	       { HSPMD_OP_LINEAR_GRAD_X_GELU, BLOCKS }, { HSPMD_OP_LAYERNORM_GRAD_ADD, 2 * BLOCKS });
-	/* q, k and v have one summed gradient, and so do gate and up */
+	/* q, k and v have one summed gradient, and so do gate and up; those of q and k are turned back where they are computed */
 	EXPECT(trainer_llama, "0", "", { HSPMD_OP_LINEAR_ADD, 2 * BLOCKS }, { HSPMD_OP_LINEAR_GRAD_X_ADD, 3 * BLOCKS },
-	       { HSPMD_OP_RMSNORM_GRAD_ADD, 2 * BLOCKS });
+	       { HSPMD_OP_RMSNORM_GRAD_ADD, 2 * BLOCKS }, { HSPMD_OP_ATTENTION_GRAD_ROPE, BLOCKS });
 }
 
 static void a_sum_between(void **state)
@@ -195,7 +195,7 @@ static void a_sum_between(void **state)
 	EXPECT(trainer_gpt2, "0-1", "", { HSPMD_OP_ADD_LAYERNORM, 2 * BLOCKS }, { HSPMD_OP_LINEAR_GELU, BLOCKS },
 	       { HSPMD_OP_LINEAR_GRAD_X_GELU, BLOCKS }, { HSPMD_OP_LAYERNORM_GRAD_ADD, 2 * BLOCKS });
 	EXPECT(trainer_llama, "0-1", "", { HSPMD_OP_ADD_RMSNORM, 2 * BLOCKS }, { HSPMD_OP_LINEAR_GRAD_X_ADD, 3 * BLOCKS },
-	       { HSPMD_OP_RMSNORM_GRAD_ADD, 2 * BLOCKS });
+	       { HSPMD_OP_RMSNORM_GRAD_ADD, 2 * BLOCKS }, { HSPMD_OP_ATTENTION_GRAD_ROPE, BLOCKS });
 }
 
 /* A fused pair that is recomputed does not keep its intermediate value in the first run. */
@@ -222,7 +222,7 @@ static void none(void **state)
 	struct hspmd_program *apart = build(trainer_llama, "cuda", "0", "", false);
 	setenv("HSPMD_UNFUSED", "linear_grad_x_add,linear_add", 1);
 	struct hspmd_program *some = build(trainer_llama, "cuda", "0", "", false);
-	setenv("HSPMD_UNFUSED", "rope_table", 1);
+	setenv("HSPMD_UNFUSED", "rope_table,products_beside", 1);
 	struct hspmd_program *pairs_alone = build(trainer_llama, "cuda", "0", "", false);
 	unsetenv("HSPMD_UNFUSED");
 	assert_int_equal(count_pairs(cpu) + count(cpu, HSPMD_OP_ROPE_TABLE), 0);

@@ -9,6 +9,7 @@
 
 #include "common/alloc.h"
 #include "runtime/input/data.h"
+#include "runtime/exec/execute.h"
 #include "runtime/exec/train_local.h"
 
 const char trainer_gpt2[] = "{\"model_type\":\"gpt2\",\"n_embd\":24,\"n_layer\":3,\"n_head\":4,\"n_positions\":32,\"vocab_size\":257,"
@@ -314,6 +315,27 @@ int trainer_samples(const char *model, const char *plan, struct hspmd_train_loca
 	json_decref(p);
 	json_decref(m);
 	return status;
+}
+
+int trainer_sum_parameters(void *context, const struct hspmd_program *p, const struct hspmd_executor *ex, struct hspmd_device *device,
+                           struct hspmd_error *err)
+{
+	uint64_t *sum = context;
+	for (int i = 0; i < p->state_count; i++) {
+		int slot = p->states[i].param;
+		size_t bytes = slot < 0 ? 0 : p->slot_types[p->slots[slot].slot_type].bytes;
+		unsigned char *host = malloc(bytes + 1);
+		if (!host)
+			return hspmd_fail_memory(err, "reading parameters");
+		if (bytes && device->ops->to_host(device, host, hspmd_executor_slot_data(ex, slot), bytes, err)) {
+			free(host);
+			return -1;
+		}
+		for (size_t k = 0; k < bytes; k++)
+			*sum = *sum * 1099511628211u + host[k];
+		free(host);
+	}
+	return 0;
 }
 
 char *trainer_four_layers(const char *model)

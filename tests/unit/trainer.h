@@ -33,6 +33,10 @@ struct trainer_options {
 	void *context;
 };
 
+/* As on_end: adds up all bytes of the parameters, each weighted by its place, in a uint64_t. */
+int trainer_sum_parameters(void *context, const struct hspmd_program *p, const struct hspmd_executor *ex, struct hspmd_device *device,
+                           struct hspmd_error *err);
+
 /* Called with every plan before training; may add what it lacks. NULL: none. */
 struct hspmd_cluster;
 struct hspmd_graph_source;

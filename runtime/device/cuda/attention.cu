@@ -121,23 +121,6 @@ template <typename T, int most> static __global__ void __launch_bounds__(THREADS
 		a.lse[stats_at(a, batch, head, q0 + own)] = sum > 0.0f ? high + logf(sum) : HIDDEN;
 }
 
-/* delta = sum of dout * o; one warp per query and head. */
-template <typename T> static __global__ void __launch_bounds__(THREADS) delta_kernel(struct attention a)
-{
-	int64_t at = (int64_t)blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
-	int q = (int)(at % a.queries), head = (int)(at / a.queries % a.heads), batch = (int)(at / a.queries / a.heads), d = a.head_dim;
-	if (batch >= a.batches)
-		return;
-	const T *o = (const T *)a.o.data + batch * a.o.batch + q * a.o.row + (int64_t)head * d;
-	const T *dout = (const T *)a.dout.data + batch * a.dout.batch + q * a.dout.row + (int64_t)head * d;
-	float sum = 0;
-	for (int c = threadIdx.x % WARP; c < d; c += WARP)
-		sum += to_float(o[c]) * to_float(dout[c]);
-	sum = warp_reduce<Sum>(sum);
-	if (threadIdx.x % WARP == 0)
-		a.delta[stats_at(a, batch, head, q)] = sum;
-}
-
 /* Computes the probability and the gradient of the score of a query and a key from their rows and statistics. */
 template <typename T>
 static __device__ __forceinline__ void differentiate(const struct attention &a, int batch, int head, int q, int k, const float *query,
@@ -373,18 +356,20 @@ template <typename T> static int own_forward(struct hspmd_cuda *cuda, const stru
 
 template <typename T> static int own_backward(struct hspmd_cuda *cuda, const struct attention *a, struct hspmd_error *err)
 {
-	auto *kernel = delta_kernel<T>;
 	hspmd_cuda_attention_find_documents(cuda, a);
 	if (a->stage != ATTENTION_PREPARING)
-		LAUNCH(kernel, (unsigned)ceil_div((int64_t)a->batches * a->heads * a->queries, THREADS / WARP), THREADS, 0, cuda->stream,
-		       *a);
+		hspmd_cuda_attention_find_delta(cuda, a, sizeof(T) == 2 ? HSPMD_BF16 : HSPMD_F32);
 	if (sizeof(T) == 2 && !a->noise && !a->mask && !(a->softcap > 0)) {
 		if (tries_wgmma(cuda, a) && hspmd_cuda_attention_wgmma_grad(cuda, a) && a->stage != ATTENTION_PREPARING)
 			return 0;
 		if (hspmd_cuda_attention_mma_grad(cuda, a))
 			return 0;
 	}
-	return a->head_dim <= 128 ? backward_of<T, 128>(cuda, a, err) : backward_of<T, 256>(cuda, a, err);
+	if (a->head_dim <= 128 ? backward_of<T, 128>(cuda, a, err) : backward_of<T, 256>(cuda, a, err))
+		return -1;
+	if (a->angles && a->stage != ATTENTION_PREPARING)
+		hspmd_cuda_attention_turn_back(cuda, a, sizeof(T) == 2 ? HSPMD_BF16 : HSPMD_F32);
+	return 0;
 }
 
 template <typename T> static void set_up_forward(struct attention *a, const struct hspmd_kernel_args *args)
@@ -402,6 +387,8 @@ template <typename T> static void set_up_backward(struct attention *a, const str
 {
 	int inputs = inputs_of(args, 1), o = 1 + inputs;
 	set_up<T>(a, args, 1, o + 2, &args->in[0]);
+	if (args->input_count > HSPMD_ATTENTION_GRAD_ANGLES)
+		a->angles = (const float *)args->in[HSPMD_ATTENTION_GRAD_ANGLES].data;
 	a->o.data = args->in[o].data;
 	a->lse = (float *)args->in[o + 1].data;
 	a->delta = (float *)args->workspace;
@@ -433,6 +420,8 @@ static int run_either(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *a
 	const void *choice = args->prepared ? args->prepared->choice[0] : NULL;
 	int done = sizeof(T) == 2 ? hspmd_cuda_dnn_attention(cuda, a, backward, own, choice, args->workspace, args->workspace_bytes, err)
 	                          : 0;
+	if (done > 0 && a->angles)
+		return hspmd_cuda_attention_turn_back_alone(cuda, args, err);
 	return done ? (done < 0 ? -1 : 0) : own(cuda, a, err);
 }
 
@@ -539,60 +528,4 @@ static int backward_prepare(struct hspmd_cuda *cuda, const struct hspmd_kernel_a
 
 const struct hspmd_cuda_kernel hspmd_cuda_attention = { attention_forward, forward_workspace, NULL, forward_prepare };
 const struct hspmd_cuda_kernel hspmd_cuda_attention_grad = { attention_backward, backward_workspace, NULL, backward_prepare };
-
-/* ---- sinks */
-
-/* A sink's score has the probability p = exp(sink - lse) and the gradient -p * delta. One block per head sums over all queries, in
- * order. */
-template <typename T>
-static __global__ void __launch_bounds__(THREADS) sinks_grad_kernel(struct attention a, const T *sinks, float *to, bool accumulate)
-{
-	__shared__ float room[WARP];
-	int head = blockIdx.x;
-	float sum = 0, sink = to_float(sinks[head]);
-	for (int64_t i = threadIdx.x; i < (int64_t)a.batches * a.queries; i += THREADS) {
-		int64_t at = stats_at(a, (int)(i / a.queries), head, (int)(i % a.queries));
-		sum -= expf(sink - a.lse[at]) * a.delta[at];
-	}
-	sum = block_reduce<Sum>(sum, 0.0f, room);
-	if (threadIdx.x == 0)
-		to[head] = (accumulate ? to[head] : 0.0f) + sum;
-}
-
-template <typename T> static int sinks_grad_of(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
-{
-	const struct hspmd_view *o = &args->in[1];
-	struct attention a = {};
-	a.head_dim = (int)args->attr->head_dim;
-	a.batches = (int)o->shape[0];
-	a.queries = (int)o->shape[1];
-	a.heads = (int)(o->shape[2] / a.head_dim);
-	a.o.row = o->shape[2];
-	a.o.batch = a.queries * a.o.row;
-	a.dout = a.o;
-	a.dout.data = args->in[0].data;
-	a.o.data = o->data;
-	a.lse = (float *)args->in[2].data;
-	a.delta = (float *)args->workspace;
-	int64_t rows = (int64_t)a.batches * a.heads * a.queries;
-	auto *delta = delta_kernel<T>;
-	auto *sum = sinks_grad_kernel<T>;
-	if (rows)
-		LAUNCH(delta, (unsigned)ceil_div(rows, THREADS / WARP), THREADS, 0, cuda->stream, a);
-	if (a.heads)
-		LAUNCH(sum, (unsigned)a.heads, THREADS, 0, cuda->stream, a, (const T *)args->in[3].data, (float *)args->out[0].data,
-		       args->out[0].accumulate);
-	return 0;
-}
-
-static int sinks_backward(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *)
-{
-	return BY_TYPE(args->in[1].dtype, sinks_grad_of, cuda, args);
-}
-
-static size_t sinks_workspace(struct hspmd_cuda *, const struct hspmd_kernel_args *args)
-{
-	return (size_t)(hspmd_cuda_elements(&args->in[1]) / args->attr->head_dim) * sizeof(float);
-}
-
-const struct hspmd_cuda_kernel hspmd_cuda_attention_sinks_grad = { sinks_backward, sinks_workspace };
+const struct hspmd_cuda_kernel hspmd_cuda_attention_grad_rope = { attention_backward, backward_workspace, NULL, backward_prepare };

@@ -6,7 +6,8 @@
 #define HSPMD_CUDA_ATTENTION_H
 
 #include "runtime/device/cuda/attention_desc.h"
-#include "runtime/device/cuda/kernel.h"
+#include "runtime/device/cuda/mma.h"
+#include "runtime/device/cuda/rotate.h"
 
 /* Returns the local kv head that local head h reads. */
 static __device__ __forceinline__ int kv_of(const struct attention &a, int h)
@@ -103,6 +104,31 @@ static __host__ __device__ __forceinline__ int64_t stats_at(const struct attenti
 	return ((int64_t)batch * a.heads + head) * a.queries + q;
 }
 
+/* Turns back 16 x D fragments of the gradients of q or k, which are rounded to BF16 first, as they are where this is another kernel: the
+ * thread's two rows are at these positions among the keys, if they are below `rows`. */
+template <int D>
+static __device__ __forceinline__ void turn_back(const struct attention &a, int first, int second, int rows, float (&sums)[D / 8][4])
+{
+#pragma unroll
+	for (int half = 0; half < 2; half++) {
+		int row = half ? second : first;
+		if (row >= rows)
+			continue;
+		const float *turns = a.angles + (int64_t)row * D + 2 * fragment_column(0);
+#pragma unroll
+		for (int n = 0; n < D / 16; n++) {
+			float4 turn = *(const float4 *)(turns + n * 16);
+#pragma unroll
+			for (int i = 0; i < 2; i++) {
+				float *x = &sums[n][2 * half + i], *y = &sums[n + D / 16][2 * half + i];
+				*x = to_float(from_float<bf16>(*x));
+				*y = to_float(from_float<bf16>(*y));
+				rotate_pair(x, y, i ? turn.z : turn.x, i ? -turn.w : -turn.y);
+			}
+		}
+	}
+}
+
 /* A kernel of attention: a block takes `rows` queries, or keys, of one head. */
 struct attention_kernel {
 	void (*run)(struct attention a, int tiles); /* tiles: blocks per head */
@@ -120,8 +146,15 @@ int hspmd_cuda_attention_grad_launch(struct hspmd_cuda *cuda, const struct atten
 /* attention_documents.cu: enqueues what fills a->documents, if there are segments; before the kernels. */
 void hspmd_cuda_attention_find_documents(struct hspmd_cuda *cuda, const struct attention *a);
 
+/* attention_sinks.cu: enqueues the computation of a->delta; there must be queries. */
+void hspmd_cuda_attention_find_delta(struct hspmd_cuda *cuda, const struct attention *a, enum hspmd_dtype dtype);
+
+/* attention_rope.cu: turn dq and dk back in place, by a->angles or, as the operator that is a pass of its own does, by those of a call. */
+void hspmd_cuda_attention_turn_back(struct hspmd_cuda *cuda, const struct attention *a, enum hspmd_dtype dtype);
+int hspmd_cuda_attention_turn_back_alone(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_error *err);
+
 /* Kernels on tensor cores for BF16 (attention_mma.cu). Return false, and enqueue nothing, if they do not support such heads. The gradient
- * expects a->delta to be computed already. */
+ * expects a->delta to be computed already; dq and dk are turned back if there are a->angles. */
 bool hspmd_cuda_attention_mma(struct hspmd_cuda *cuda, const struct attention *a);
 bool hspmd_cuda_attention_mma_grad(struct hspmd_cuda *cuda, const struct attention *a);
 /* The same for compute capability 9.0 alone (attention_wgmma.cu, attention_grad_wgmma.cu); the gradient also needs a->scores. */

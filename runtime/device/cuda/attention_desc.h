@@ -47,6 +47,8 @@ struct tile_documents {
 struct attention {
 	struct head_rows q, k, v, o;       /* row 0 of q and o is the first query to compute */
 	struct head_rows dq, dk, dv, dout; /* backward */
+	const float *angles; /* [key][head_dim / 2] cosine and sine by which the elements i and i + head_dim / 2 of q and k were
+	                                      turned: dq and dk are turned back; NULL: they are not */
 	float *lse, *delta;                /* [batch][head][query] */
 	void *scores;                      /* for gradients of scores, aligned to 256 bytes; NULL: none */
 	size_t scores_bytes;

@@ -257,6 +257,7 @@ static bool start_trial(const struct hspmd_cuda *cuda, struct trial *t, const st
 	};
 	*t = (struct trial){ .a = *a };
 	t->a.scores_bytes = scores;
+	t->a.angles = NULL;
 	for (int i = 0; i < (backward ? TRIAL_BUFFERS : TRIAL_DOUT); i++) {
 		size_t bytes = rows[i] ? (size_t)(a->batches * rows[i]->batch) * BF16_BYTES : workspace;
 		if (i == TRIAL_LSE)

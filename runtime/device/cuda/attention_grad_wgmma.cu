@@ -237,6 +237,8 @@ static __device__ __forceinline__ void compute_keys(const struct attention &a, s
 	pin(dk);
 	pin(dv);
 	int first = k0 + own + fragment_row(0), second = k0 + own + fragment_row(2);
+	if (a.angles)
+		turn_back<D>(a, first, second, a.keys, dk);
 	if (a.dk.data)
 		store_sums<D>(a.dk, w.batch, w.kv, first, second, a.keys, dk, one);
 	if (a.dv.data)

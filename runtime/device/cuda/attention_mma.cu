@@ -201,6 +201,8 @@ template <int D> static __global__ void __launch_bounds__(THREADS) keys_grad_ker
 			multiply_columns<D>(dk, ds, query);
 		}
 	}
+	if (a.angles)
+		turn_back<D>(a, k0 + own + fragment_row(0), k0 + own + fragment_row(2), a.keys, dk);
 	if (a.dk.data)
 		store_rows<D>(a.dk, batch, kv, k0 + own, a.keys, dk, one);
 	if (a.dv.data)
@@ -242,6 +244,10 @@ template <int D> static __global__ void __launch_bounds__(THREADS) queries_grad_
 		differentiate(a, batch, q0 + own, k0, false, all_see(a, batch, q0 + own, 16, k0, STEP), s, ds, lse, delta);
 		multiply_columns<D>(dq, ds, key);
 		__syncthreads(); /* all are done with this stage */
+	}
+	if (a.angles) {
+		int at = q0 + own + a.shift;
+		turn_back<D>(a, at + fragment_row(0), at + fragment_row(2), a.queries + a.shift, dq);
 	}
 	store_rows<D>(a.dq, batch, head, q0 + own, a.queries, dq, one);
 }

@@ -98,11 +98,13 @@ static __device__ __forceinline__ void compute_queries(const struct attention &a
 			release_stage(&from->empty[before.stage]);
 	}
 	products_wait<0>();
+	int first = q0 + query_at(own + fragment_row(0)), second = q0 + query_at(own + fragment_row(2));
 #pragma unroll
 	for (int h = 0; h < H; h++) {
 		pin(dq[h]);
-		store_sums<D>(a.dq, w.batch, w.head + h, q0 + query_at(own + fragment_row(0)), q0 + query_at(own + fragment_row(2)),
-		              a.queries, dq[h], one);
+		if (a.angles)
+			turn_back<D>(a, first + a.shift, second + a.shift, a.queries + a.shift, dq[h]);
+		store_sums<D>(a.dq, w.batch, w.head + h, first, second, a.queries, dq[h], one);
 	}
 }
 

@@ -60,6 +60,7 @@ static void cuda_close(struct hspmd_device *dev)
 	hspmd_cuda_blas_destroy(cuda);
 	hspmd_cuda_staging_destroy(cuda);
 	close_beside(cuda);
+	hspmd_cuda_apart_destroy(cuda);
 	hspmd_cuda_copies_destroy(cuda);
 	if (cuda->mark)
 		cudaEventDestroy(cuda->mark);
@@ -419,6 +420,16 @@ static int cuda_wait_beside(struct hspmd_device *dev, int group, struct hspmd_er
 	return status ? hspmd_cuda_failed(status, "work beside other work", err) : 0;
 }
 
+static int cuda_run_apart(struct hspmd_device *dev, enum hspmd_opcode op, const struct hspmd_kernel_args *args, struct hspmd_error *err)
+{
+	return hspmd_cuda_run_apart(enter(dev), op, args, err);
+}
+
+static int cuda_join_apart(struct hspmd_device *dev, struct hspmd_error *err)
+{
+	return hspmd_cuda_join_apart(enter(dev), err);
+}
+
 static int cuda_synchronise(struct hspmd_device *dev, struct hspmd_error *err)
 {
 	return hspmd_cuda_stream_wait(enter(dev), err);
@@ -505,6 +516,8 @@ static const struct hspmd_device_ops cuda_ops = {
 	.run_batch = cuda_run_batch,
 	.run_beside = cuda_run_beside,
 	.wait_beside = cuda_wait_beside,
+	.run_apart = cuda_run_apart,
+	.join_apart = cuda_join_apart,
 	.prepare = cuda_prepare,
 	.prepared_free = cuda_prepared_free,
 	.synchronise = cuda_synchronise,

@@ -4,10 +4,10 @@
  *
  * All work of a device goes to one stream in the order of the calls, so kernels and copies need no events among themselves. Exceptions:
  * communicators have streams of their own (nccl/communicator.c), and so have reads that run concurrently with the kernels (staging.c), and
- * updates that run beside the next step (run_beside of device.h). The device is a loadable module (load.c finds it), so that a program
- * that does not use it needs no CUDA library. The kernel files use only what tests/gpu/emulate can run on a CPU: LAUNCH for launches,
- * DYNAMIC_SHARED for dynamic shared memory, and the wrappers of kernel.h and mma.h for tensor cores and the
- * like. */
+ * updates that run beside the next step (run_beside of device.h), and products beside other operators (run_apart). The device is a
+ * loadable module (load.c finds it), so that a program that does not use it needs no CUDA library. The kernel files use only what
+ * tests/gpu/emulate can run on a CPU: LAUNCH for launches, DYNAMIC_SHARED for dynamic shared memory, and the wrappers of kernel.h and mma.h
+ * for tensor cores and the like. */
 #ifndef HSPMD_CUDA_CUDA_H
 #define HSPMD_CUDA_CUDA_H
 
@@ -37,6 +37,9 @@ struct hspmd_cuda {
 	cudaStream_t copies;                         /* of copy_beside; NULL: there was none yet */
 	cudaEvent_t copy_fork, copied[HSPMD_DEVICE_COPIES]; /* copy_fork: where a copy may begin; copied: where each has ended */
 	int last_copy; /* the number of the last copy, whose end is the end of all; -1: there was none yet */
+	cudaStream_t apart;                 /* of run_apart; NULL: there was none yet */
+	cudaEvent_t apart_fork, apart_done; /* where such work may begin, and where it has ended */
+	bool is_apart;                      /* such work was asked for, and nothing waits for it yet */
 	bool capturing;
 	int captured_beside; /* while capturing: the last group so far; -1: none */
 	void *green_context; /* the green context that owns stream; NULL: the whole GPU */
@@ -60,6 +63,7 @@ struct hspmd_cuda {
 struct hspmd_prepared {
 	enum hspmd_opcode op;
 	size_t workspace;      /* bytes that a call needs */
+	bool apart;            /* run_apart runs it beside what follows */
 	const void *choice[2]; /* which is what: the kernel's own */
 };
 
@@ -86,6 +90,10 @@ int hspmd_cuda_copy_box(struct hspmd_cuda *cuda, void *dst, const struct hspmd_b
 void hspmd_cuda_sum_rows(struct hspmd_cuda *cuda, const void *lists, int64_t count, int64_t addends, int64_t elements,
                          enum hspmd_dtype dtype);
 
+/* fill.cu: moves as many bytes as an operator that is bound by memory, read and written ones together, between two buffers of so much room,
+ * over and over; to measure with. */
+void hspmd_cuda_move_bytes(struct hspmd_cuda *cuda, void *to, const void *from, size_t room, int64_t bytes);
+
 /* column_sum.cu: sums[n] = the sum of the rows of x[rows, n], which may be padded, added to sums[n] if accumulate; needs
  * hspmd_cuda_column_sum_workspace bytes of workspace. */
 void hspmd_cuda_column_sum(struct hspmd_cuda *cuda, const struct hspmd_view *x, int64_t rows, int64_t n, float *sums, bool accumulate,
@@ -100,6 +108,17 @@ struct hspmd_cuda_parts {
 };
 void hspmd_cuda_add_parts(struct hspmd_cuda *cuda, const struct hspmd_cuda_parts *of, int vectors, int64_t count, int64_t n);
 size_t hspmd_cuda_column_sum_workspace(const struct hspmd_cuda *cuda, int64_t rows, int64_t n);
+
+/* ---- work beside other work within a step (apart.c) */
+
+/* Implement run_apart and join_apart of device.h. */
+int hspmd_cuda_run_apart(struct hspmd_cuda *cuda, enum hspmd_opcode op, const struct hspmd_kernel_args *args, struct hspmd_error *err);
+int hspmd_cuda_join_apart(struct hspmd_cuda *cuda, struct hspmd_error *err);
+/* Returns true if what is prepared may be run so. */
+bool hspmd_cuda_can_run_apart(const struct hspmd_cuda *cuda);
+void hspmd_cuda_apart_destroy(struct hspmd_cuda *cuda);
+/* A stream whose blocks begin before those of the device's own stream that also wait for a multiprocessor. */
+cudaError_t hspmd_cuda_apart_stream(cudaStream_t *stream);
 
 /* ---- copies to and from host memory (staging.c) */
 

@@ -240,3 +240,21 @@ void hspmd_cuda_sum_rows(struct hspmd_cuda *cuda, const void *lists, int64_t cou
 {
 	BY_TYPE(dtype, sum_rows_of, cuda, lists, count, addends, elements);
 }
+
+/* ---- a measure for what is bound by memory */
+
+static __global__ void __launch_bounds__(THREADS)
+        move_kernel(pack<float> *to, const pack<float> *from, int64_t room, int64_t count)
+{
+	int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+	if (at < count)
+		to[at % room] = from[at % room];
+}
+
+void hspmd_cuda_move_bytes(struct hspmd_cuda *cuda, void *to, const void *from, size_t room, int64_t bytes)
+{
+	int64_t packs = (int64_t)(room / sizeof(pack<float>)), count = bytes / 2 / (int64_t)sizeof(pack<float>);
+	if (packs && count)
+		LAUNCH(move_kernel, (unsigned)ceil_div(count, THREADS), THREADS, 0, cuda->stream, (pack<float> *)to,
+		       (const pack<float> *)from, packs, count);
+}

@@ -11,12 +11,12 @@
 #include "common/alloc.h"
 #include "runtime/device/cuda/autotune_cache.h"
 #include "runtime/device/cuda/autotune_log.h"
-#include "runtime/device/cuda/autotune_timer.h"
+#include "runtime/device/cuda/gemm_trial.h"
 
-#define WORKSPACE_MOST ((size_t)32 << 20)
 #define CANDIDATES 8
 #define CANDIDATES_MOST 64
 #define TIMED_RUNS 5
+#define LEFT_MOST 511 /* multiprocessors; as a number of these: what the key of hspmd_cuda_gemm_leave has */
 
 /* A product as cuBLASLt sees it: column-major, so that our B comes first and m and n are exchanged. */
 struct plan {
@@ -126,7 +126,8 @@ static struct hspmd_cuda_autotune_key key_of(const struct hspmd_cuda_blas *b, co
 		.flags = padding_of(p) << 32 | (uint32_t)p->trans_a | (uint32_t)p->trans_b << 1 | (uint32_t)p->accumulate << 2 |
 		         (uint32_t)p->has_bias << 3 | (uint32_t)uses_tf32(b, p) << 4 | (uint32_t)p->has_residual << 5 |
 		         (uint32_t)p->has_aux << 6 | (uint32_t)p->type << 8 | (uint32_t)p->d_type << 12 | (uint32_t)p->epilogue << 16 |
-		         (uint32_t)p->fp8 << 20 | (uint32_t)p->gradient_a << 21 | (uint32_t)p->gradient_b << 22,
+		         (uint32_t)p->fp8 << 20 | (uint32_t)p->gradient_a << 21 | (uint32_t)p->gradient_b << 22 |
+		         (uint32_t)(p->left & LEFT_MOST) << 23,
 	};
 	return key;
 }
@@ -177,8 +178,10 @@ static cublasStatus_t set_scales(const struct plan *plan, const void *scale_a, c
 	return cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &scale_a, sizeof scale_a);
 }
 
-static int make_plan(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_gemm *p, struct plan *plan, struct hspmd_error *err)
+static int make_plan(const struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, struct plan *plan, struct hspmd_error *err)
 {
+	const struct hspmd_cuda_blas *b = cuda->blas;
+	int32_t held = cuda->multiprocessors - p->left;
 	cublasComputeType_t compute = uses_tf32(b, p) ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 	cublasOperation_t first = p->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N, second = p->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
 	cublasLtEpilogue_t epilogue = epilogue_of(p);
@@ -203,6 +206,8 @@ static int make_plan(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_ge
 		                                        sizeof any_address);
 	if (!status && p->fp8)
 		status = set_scales(plan, any_address, any_address);
+	if (!status && p->left)
+		status = cublasLtMatmulDescSetAttribute(plan->operation, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &held, sizeof held);
 	if (!status)
 		status = cublasLtMatrixLayoutCreate(&plan->a, operand_type(p, p->gradient_b), p->trans_b ? k : n, p->trans_b ? n : k,
 		                                    hspmd_cuda_gemm_ldb(p));
@@ -221,7 +226,7 @@ static int make_plan(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_ge
 static int ask_heuristics(const struct hspmd_cuda_blas *b, const struct plan *plan, cublasLtMatmulHeuristicResult_t *found)
 {
 	cublasLtMatmulPreference_t preference;
-	size_t most = WORKSPACE_MOST;
+	size_t most = HSPMD_CUDA_GEMM_WORKSPACE;
 	uint32_t alignment = 16;
 	int count = 0;
 	cublasStatus_t status = cublasLtMatmulPreferenceCreate(&preference);
@@ -265,67 +270,25 @@ static cublasStatus_t run_plan(const struct hspmd_cuda_blas *b, const struct pla
 
 /* ---- measuring */
 
-struct trial {
-	struct hspmd_cuda_autotune_timer watch;
-	void *memory[5]; /* a, b, d, `beside`, workspace */
-};
-
-static void end_trial(struct trial *t)
-{
-	for (int i = 0; i < 5; i++)
-		if (t->memory[i])
-			cudaFree(t->memory[i]);
-	hspmd_cuda_autotune_timer_close(&t->watch);
-}
-
-/* Allocates trial buffers next to the program's, if there is memory for them; they are filled with bytes that are small numbers in either
- * type. Returns false if there is not enough memory. */
-static bool start_trial(struct trial *t, const struct hspmd_cuda_gemm *p)
-{
-	size_t in = hspmd_cuda_dtype_bytes(p->type), out = hspmd_cuda_dtype_bytes(p->d_type);
-	size_t a = (size_t)((p->trans_a ? p->k : p->m) * hspmd_cuda_gemm_lda(p)) * in,
-	       b = (size_t)((p->trans_b ? p->n : p->k) * hspmd_cuda_gemm_ldb(p)) * in, d = (size_t)(p->m * hspmd_cuda_gemm_ldd(p)) * out;
-	size_t bytes[5] = { a, b, d, p->has_aux ? d : 0, WORKSPACE_MOST };
-	memset(t, 0, sizeof *t);
-	if (!hspmd_cuda_autotune_timer_open(&t->watch))
-		return false;
-	for (int i = 0; i < 5; i++) {
-		if (cudaMalloc(&t->memory[i], bytes[i] + 64)) {
-			cudaGetLastError(); /* lack of memory is no error */
-			return false;
-		}
-		if (i < 4 && cudaMemsetAsync(t->memory[i], 0x3c, bytes[i], t->watch.stream))
-			return false;
-	}
-	return true;
-}
-
 struct candidate {
 	const struct hspmd_cuda_blas *b;
 	const struct plan *plan;
 	const struct hspmd_cuda_gemm *p;
-	const struct trial *trial;
+	const struct hspmd_cuda_gemm_trial *trial;
 	const cublasLtMatmulHeuristicResult_t *algorithm;
 };
 
 static int run_candidate(const void *what)
 {
 	const struct candidate *c = what;
-	const struct trial *t = c->trial;
-	return run_plan(c->b, c->plan, c->p, &c->algorithm->algo, t->memory[4], c->algorithm->workspaceSize, t->watch.stream) ? -1 : 0;
+	const struct hspmd_cuda_gemm_trial *t = c->trial;
+	return run_plan(c->b, c->plan, c->p, &c->algorithm->algo, t->workspace, c->algorithm->workspaceSize, t->watch.stream) ? -1 : 0;
 }
 
 static float time_algorithm(const struct hspmd_cuda_blas *b, const struct plan *plan, const struct hspmd_cuda_gemm *p,
-                            const struct trial *t, const cublasLtMatmulHeuristicResult_t *algorithm)
+                            const struct hspmd_cuda_gemm_trial *t, const cublasLtMatmulHeuristicResult_t *algorithm)
 {
-	struct hspmd_cuda_gemm q = *p;
-	q.a = t->memory[0];
-	q.b = t->memory[1];
-	q.d = t->memory[2];
-	/* Small operands share the memory of the result: their contents do not matter here, they only have to exist. */
-	q.residual = q.bias = q.bgrad = t->memory[2];
-	q.beside = t->memory[3];
-	q.scale_a = q.scale_b = t->memory[2];
+	struct hspmd_cuda_gemm q = hspmd_cuda_gemm_trial_product(t, p);
 	return hspmd_cuda_autotune_timer_time(&t->watch, TIMED_RUNS, run_candidate, &(struct candidate){ b, plan, &q, t, algorithm });
 }
 
@@ -351,10 +314,10 @@ static void log_candidate(const struct hspmd_cuda_gemm *p, int candidate, int of
 static int fastest(struct hspmd_cuda_blas *b, const struct plan *plan, const struct hspmd_cuda_gemm *p,
                    const cublasLtMatmulHeuristicResult_t *found, int count)
 {
-	struct trial t;
+	struct hspmd_cuda_gemm_trial t;
 	int best = 0;
 	float best_time = -1;
-	if (count > 1 && start_trial(&t, p)) {
+	if (count > 1 && hspmd_cuda_gemm_trial_start(&t, p)) {
 		for (int i = 0; i < count; i++) {
 			float time = time_algorithm(b, plan, p, &t, &found[i]);
 			log_candidate(p, i, count, time);
@@ -365,7 +328,7 @@ static int fastest(struct hspmd_cuda_blas *b, const struct plan *plan, const str
 		}
 	}
 	if (count > 1)
-		end_trial(&t);
+		hspmd_cuda_gemm_trial_end(&t);
 	return best;
 }
 
@@ -376,7 +339,7 @@ static bool is_usable(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_g
 {
 	cublasLtMatmulHeuristicResult_t check;
 	if (cublasLtMatmulAlgoCheck(b->handle, c->plan.operation, c->plan.a, c->plan.b, c->plan.d, c->plan.d, algorithm, &check) ||
-	    check.workspaceSize > WORKSPACE_MOST)
+	    check.workspaceSize > HSPMD_CUDA_GEMM_WORKSPACE)
 		return false;
 	*workspace = check.workspaceSize;
 	return true;
@@ -398,9 +361,10 @@ static bool known_choice(struct hspmd_cuda_blas *b, struct hspmd_cuda_gemm_choic
 }
 
 /* Without the lock: a step that trains meanwhile must not wait for measurements. */
-static struct hspmd_cuda_gemm_choice *choose(struct hspmd_cuda_blas *b, const struct hspmd_cuda_gemm *p,
+static struct hspmd_cuda_gemm_choice *choose(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p,
                                              const struct hspmd_cuda_autotune_key *key, struct hspmd_error *err)
 {
+	struct hspmd_cuda_blas *b = cuda->blas;
 	struct hspmd_cuda_gemm_choice *c = calloc(1, sizeof *c);
 	cublasLtMatmulHeuristicResult_t found[CANDIDATES_MOST];
 	if (!c) {
@@ -408,7 +372,7 @@ static struct hspmd_cuda_gemm_choice *choose(struct hspmd_cuda_blas *b, const st
 		return NULL;
 	}
 	c->key = *key;
-	if (make_plan(b, p, &c->plan, err)) {
+	if (make_plan(cuda, p, &c->plan, err)) {
 		free(c);
 		return NULL;
 	}
@@ -467,7 +431,7 @@ static const struct hspmd_cuda_gemm_choice *find(struct hspmd_cuda *cuda, const 
 	pthread_mutex_lock(&b->lock);
 	struct hspmd_cuda_gemm_choice *c = look_up(b, &key);
 	pthread_mutex_unlock(&b->lock);
-	if (!c && (c = choose(b, p, &key, err)))
+	if (!c && (c = choose(cuda, p, &key, err)))
 		c = publish(b, c, err);
 	return c;
 }
@@ -513,6 +477,44 @@ int hspmd_cuda_gemm_run(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p
 		return hspmd_fail(err, "a product was given %zu bytes of workspace and needs %zu", workspace_bytes, c->workspace);
 	cublasStatus_t status = run_plan(cuda->blas, &c->plan, p, &c->algorithm, workspace, c->workspace, cuda->stream);
 	return status ? failed(status, "a matrix product", err) : 0;
+}
+
+/* ---- products beside other operators */
+
+bool hspmd_cuda_gemm_is_tuned(const struct hspmd_cuda *cuda)
+{
+	return cuda->blas->tune;
+}
+
+static struct hspmd_cuda_autotune_key key_beside(const struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, int64_t bytes)
+{
+	struct hspmd_cuda_gemm q = *p;
+	q.left = LEFT_MOST;
+	struct hspmd_cuda_autotune_key key = key_of(cuda->blas, &q);
+	key.k |= (bytes >> 20) << 32;
+	return key;
+}
+
+bool hspmd_cuda_gemm_known_beside(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, int64_t bytes, int *left)
+{
+	struct hspmd_cuda_blas *b = cuda->blas;
+	struct hspmd_cuda_autotune_key key = key_beside(cuda, p, bytes);
+	struct hspmd_cuda_autotune_entry known;
+	pthread_mutex_lock(&b->lock);
+	bool found = b->tune && hspmd_cuda_autotune_cache_find(b->choices, &key, &known) && known.word[0] < (uint64_t)cuda->multiprocessors;
+	pthread_mutex_unlock(&b->lock);
+	*left = found ? (int)known.word[0] : 0;
+	return found;
+}
+
+void hspmd_cuda_gemm_remember_beside(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, int64_t bytes, int left, bool measured)
+{
+	struct hspmd_cuda_blas *b = cuda->blas;
+	struct hspmd_cuda_autotune_key key = key_beside(cuda, p, bytes);
+	pthread_mutex_lock(&b->lock);
+	if (b->tune)
+		hspmd_cuda_autotune_cache_add(b->choices, &key, &(struct hspmd_cuda_autotune_entry){ { (uint64_t)left } }, measured);
+	pthread_mutex_unlock(&b->lock);
 }
 
 /* ---- choices that are made elsewhere */

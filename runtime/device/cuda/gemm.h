@@ -6,6 +6,8 @@
  * Environment:
  * - HSPMD_CUDA_CANDIDATES=N measures up to N of the proposals (default 8, at most 64).
  * - HSPMD_CUDA_TUNE=0 takes the first proposal of the heuristics without measuring.
+ * - HSPMD_CUDA_PRODUCTS_BESIDE=0: no product runs beside other operators (gemm_beside.c); =N: those that can do, and leave them N
+ *   multiprocessors, without measuring.
  * - HSPMD_CUDA_CACHE names the file's folder (default $XDG_CACHE_HOME/hspmd or ~/.cache/hspmd; empty: no file).
  * - HSPMD_CUDA_TF32=1 lets all products of F32 use TF32, as a job's "precision": "tf32" does. */
 #ifndef HSPMD_CUDA_GEMM_H
@@ -16,6 +18,8 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+#define HSPMD_CUDA_GEMM_WORKSPACE ((size_t)32 << 20) /* no algorithm gets more */
 
 /* Applied to a product before it is written. */
 enum hspmd_epilogue {
@@ -38,6 +42,7 @@ struct hspmd_cuda_gemm {
 	int64_t lda, ldb,
 	        ldd; /* elements from one row of A, B, D (and residual) to the next, at most 255 more than its length; 0: packed */
 	bool trans_a, trans_b, accumulate, has_bias, has_residual, has_aux;
+	int left;             /* multiprocessors that it leaves to others, by the choice of hspmd_cuda_gemm_leave; 0: none */
 	bool tf32;            /* for F32: operands may be rounded to TF32 */
 	/* a and b are E4M3 numbers, or E5M2 ones if they are gradients (not both), and `type` is that of what they were rounded from;
 	 * only if trans_b and not trans_a. The result is multiplied by both scales, which are on the device. */
@@ -67,6 +72,15 @@ static inline int64_t hspmd_cuda_gemm_ldd(const struct hspmd_cuda_gemm *p)
 {
 	return p->ldd ? p->ldd : p->n;
 }
+
+/* gemm_beside.c: how many multiprocessors the product is to leave to operators beside it, which move so many bytes; 0: it is faster alone,
+ * before them. *other: how many it leaves if it does: the choice that counts may be made elsewhere (hspmd_cuda_blas_choose). */
+int hspmd_cuda_gemm_leave(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, int64_t bytes, int *other);
+/* Returns true if choices are measured. */
+bool hspmd_cuda_gemm_is_tuned(const struct hspmd_cuda *cuda);
+/* What is known of this product beside so many bytes, and how it becomes known: by measurement or not. */
+bool hspmd_cuda_gemm_known_beside(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, int64_t bytes, int *left);
+void hspmd_cuda_gemm_remember_beside(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, int64_t bytes, int left, bool measured);
 
 int hspmd_cuda_blas_create(struct hspmd_cuda *cuda, struct hspmd_error *err);
 void hspmd_cuda_blas_destroy(struct hspmd_cuda *cuda);

@@ -275,22 +275,42 @@ static int prepare_grad_x_gelu(struct hspmd_cuda *cuda, const struct hspmd_kerne
 	return prepare_either(cuda, args, &p, to, err);
 }
 
+/* The multiprocessors that the product leaves to what runs beside it; 0: nothing does. *other: if something does. */
+static int left_of(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, int *other)
+{
+	struct hspmd_cuda_gemm p = alone(args, grad_w(args));
+	*other = 0;
+	return args->bytes_beside && args->out[0].rank > 0 ? hspmd_cuda_gemm_leave(cuda, &p, args->bytes_beside, other) : 0;
+}
+
 static int prepare_grad_w(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, struct hspmd_prepared *to, struct hspmd_error *err)
 {
 	struct hspmd_cuda_gemm p = grad_w_sums(args), q = alone(args, p);
 	if (args->out[0].rank <= 0)
 		return 0;
+	int other;
+	p.left = q.left = left_of(cuda, args, &other);
+	to->apart = p.left > 0;
 	return wants_sums(args) ? prepare_either(cuda, args, &p, to, err) : hspmd_cuda_gemm_prepare(cuda, &q, &to->choice[ALONE], err);
 }
 
-static size_t grad_w_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
+static size_t workspace_leaving(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, int left)
 {
 	struct hspmd_cuda_gemm p = grad_w_sums(args), q = alone(args, p);
+	p.left = q.left = left;
 	if (wants_sums(args) && args->out[0].rank > 0 && hspmd_cuda_gemm_exists(cuda, &p))
 		return aligned(hspmd_cuda_gemm_workspace(cuda, &p)) + (size_t)bias_length(args) * sizeof(float);
 	size_t sums = wants_sums(args) ? hspmd_cuda_column_sum_workspace(cuda, hspmd_cuda_row_count(&args->in[1]), bias_length(args)) : 0;
 	size_t product = args->out[0].rank > 0 ? hspmd_cuda_gemm_workspace(cuda, &q) : 0;
 	return sums > product ? sums : product;
+}
+
+static size_t grad_w_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
+{
+	int other;
+	left_of(cuda, args, &other); /* measured here, when a program is built */
+	size_t whole = workspace_leaving(cuda, args, 0), held = other ? workspace_leaving(cuda, args, other) : 0;
+	return held > whole ? held : whole;
 }
 
 const struct hspmd_cuda_kernel hspmd_cuda_linear = { .run = run_forward, .workspace = forward_workspace, .prepare = prepare_forward };

@@ -4,7 +4,7 @@
  * table for the whole program, or the call's own. */
 #include <math.h>
 
-#include "runtime/device/cuda/kernel.h"
+#include "runtime/device/cuda/rotate.h"
 
 #define THREADS 256
 
@@ -59,11 +59,8 @@ static __global__ void __launch_bounds__(THREADS)
 			load_pack(turn + k, (const float *)rotation, k, 2 * n, true);
 	}
 #pragma unroll
-	for (int k = 0; k < n; k++) {
-		float c = turn[2 * k], s = direction * turn[2 * k + 1], first = a[k] * c - b[k] * s;
-		b[k] = b[k] * c + a[k] * s;
-		a[k] = first;
-	}
+	for (int k = 0; k < n; k++)
+		rotate_pair(&a[k], &b[k], turn[2 * k], direction * turn[2 * k + 1]);
 	if (n == 1) {
 		to[0] = from_float<T>(a[0]);
 		to[half] = from_float<T>(b[0]);
@@ -89,9 +86,10 @@ static __global__ void __launch_bounds__(THREADS)
 	}
 	int64_t first = head + (interleaved ? 2 * i : i), second = head + (interleaved ? 2 * i + 1 : i + half);
 	float2 rotation = table[row % length * half + i];
-	float a = to_float(x[first]), b = to_float(x[second]), c = rotation.x, s = direction * rotation.y;
-	y[first] = from_float<T>(a * c - b * s);
-	y[second] = from_float<T>(b * c + a * s);
+	float a = to_float(x[first]), b = to_float(x[second]);
+	rotate_pair(&a, &b, rotation.x, direction * rotation.y);
+	y[first] = from_float<T>(a);
+	y[second] = from_float<T>(b);
 }
 
 static int64_t rotated(const struct hspmd_op_attr *attr)

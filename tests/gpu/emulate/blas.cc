@@ -27,6 +27,7 @@ struct emulate_product {
 	const float *scale[2] = { NULL, NULL }; /* of FP8 operands; on the device */
 	bool tf32 = false;
 	int64_t aux_ld = 0;
+	int32_t multiprocessors = 0; /* that it may use; 0: all */
 };
 struct emulate_preference {
 	size_t workspace = 0;
@@ -259,13 +260,15 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
 	           : attribute == CUBLASLT_MATMUL_DESC_EPILOGUE             ? (void *)&desc->epilogue
 	           : attribute == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER ? (void *)&desc->aux
 	           : attribute == CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD      ? (void *)&desc->aux_ld
+	           : attribute == CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET      ? (void *)&desc->multiprocessors
 	           : attribute == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER      ? (void *)&desc->scale[0]
 	           : attribute == CUBLASLT_MATMUL_DESC_B_SCALE_POINTER      ? (void *)&desc->scale[1]
 	                                                                    : (void *)&desc->bias;
-	if (size != (attribute >= CUBLASLT_MATMUL_DESC_BIAS_POINTER ? sizeof(void *) : 4))
+	bool small = attribute < CUBLASLT_MATMUL_DESC_BIAS_POINTER || attribute == CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET;
+	if (size != (small ? 4 : sizeof(void *)))
 		return CUBLAS_STATUS_INVALID_VALUE;
 	memcpy(to, value, size);
-	return CUBLAS_STATUS_SUCCESS;
+	return desc->multiprocessors < 0 ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType_t type, uint64_t rows, uint64_t columns, int64_t ld)

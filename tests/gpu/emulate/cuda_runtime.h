@@ -4,8 +4,10 @@
  *   without interruption. HSPMD_EMULATE_ORDER (0 ascending, 1 descending, else a seed) determines the order of the fibers, so that a
  *   missing barrier shows as a result that depends on the order; with 1 blocks run in descending order, too, so that what a block writes
  *   over the results of another shows.
- * - Streams: a stream's work is queued and done when someone waits for it, so that a missing wait shows too. With HSPMD_EMULATE_EAGER=1 one
- *   thread per stream does the work at once, as work that waits for another process needs.
+ * - Streams: a stream's work is queued and done when someone waits for it, so that a missing wait shows too; a branch of a graph is done
+ *   when the graph's own stream waits for it. With HSPMD_EMULATE_STREAMS=early all streams but the oldest, and branches, do their work as
+ *   soon as what they wait for allows it, so that work that does not wait for what it reads shows. With HSPMD_EMULATE_EAGER=1 one thread
+ *   per stream does the work at once, as work that waits for another process needs.
  * - Memory: blocks end at a page that cannot be accessed.
  * - Faults, by files that a test makes and the environment names: HSPMD_EMULATE_FAULT: the kernel that removes it fails, and with it the
  *   device for good; HSPMD_EMULATE_HANG: no event is reached while it exists; HSPMD_EMULATE_HOLD: nobody learns a measured time.
@@ -57,6 +59,8 @@ struct cudaDeviceProp {
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *about, int index);
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int index);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority);
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);
@@ -78,7 +82,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 /* Visible outside of the module, for libraries that stand in for others. */
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*work)(void *), void *argument) __attribute__((visibility("default")));
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end);
-/* The stream's work is recorded instead of done; nobody may wait for the stream meanwhile. */
+/* The stream's work is recorded instead of done; nobody may wait for the stream meanwhile. A stream that waits for an event that was
+ * recorded so becomes a branch of the graph; the stream must wait for the branch's end before the recording ends. */
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
 cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags);
@@ -117,6 +122,21 @@ struct dim3 {
 struct float2 {
 	float x, y;
 };
+struct alignas(16) float4 {
+	float x, y, z, w;
+};
+static inline float __fmul_rn(float a, float b)
+{
+	return a * b;
+}
+static inline float __fadd_rn(float a, float b)
+{
+	return a + b;
+}
+static inline float __fsub_rn(float a, float b)
+{
+	return a - b;
+}
 static inline float2 make_float2(float x, float y)
 {
 	return { x, y };

@@ -1,74 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streams, events and memory: see cuda_runtime.h. */
-#include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <deque>
 #include <map>
-#include <memory>
-#include <mutex>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <thread>
 #include <unistd.h>
-#include <vector>
 
 #include "tests/gpu/emulate/counts.h"
-#include "tests/gpu/emulate/cuda_runtime.h"
-
-/* Counts the records of an event. Whoever waits keeps this state alive independently of the event, because CUDA allows an event to be
- * destroyed before its work is complete. */
-struct event_state {
-	std::mutex lock;
-	std::condition_variable changed;
-	emulate_stream *stream = nullptr; /* the stream that last recorded it; NULL: none */
-	uint64_t recorded = 0;
-	std::atomic<uint64_t> reached{ 0 };
-	double at = 0;
-};
-
-struct work {
-	std::function<void()> run;
-	std::shared_ptr<event_state> event; /* NULL: none */
-	uint64_t number;
-};
-
-/* A piece of captured work: something to run, or an event to record or to wait for. Which record of the event that is, each launch decides
- * when it is asked for. */
-struct captured_work {
-	std::function<void()> run;
-	std::shared_ptr<event_state> event; /* NULL: none */
-	bool records;
-};
-
-/* Captured work, shared by the graph, its executable and its launches. */
-struct emulate_graph {
-	std::shared_ptr<std::vector<captured_work>> work = std::make_shared<std::vector<captured_work>>();
-};
-
-struct emulate_stream {
-	emulate_graph *recording = nullptr; /* NULL: work is queued normally, not captured */
-	std::mutex lock;
-	std::condition_variable changed;
-	std::deque<work> waiting;
-	std::atomic<bool> computes{ false };  /* true if it does more than copies */
-	bool working = false, ending = false; /* working: a piece of work was taken and is not complete */
-	std::thread worker;                   /* with HSPMD_EMULATE_EAGER=1 */
-};
-
-struct emulate_event {
-	std::shared_ptr<event_state> state = std::make_shared<event_state>();
-};
+#include "tests/gpu/emulate/streams.h"
 
 static double now_ms()
 {
 	return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/* The error of a kernel; after it, as on a GPU, nothing that the process asks of the device is done, and everything answers with it. */
-static std::atomic<cudaError_t> kernel_error{ cudaSuccess };
+std::atomic<cudaError_t> kernel_error{ cudaSuccess };
 
 /* Returns true if a test has put the file there that the environment variable names. */
 static bool is_told(const char *variable)
@@ -142,11 +90,20 @@ static void drain_for_host(emulate_stream *s, const std::shared_ptr<event_state>
 	drain(s, until, number);
 }
 
-static void enqueue(emulate_stream *s, work w)
+void enqueue(emulate_stream *s, work w)
 {
-	std::lock_guard<std::mutex> guard(s->lock);
-	s->waiting.push_back(std::move(w));
-	s->changed.notify_all();
+	{
+		std::lock_guard<std::mutex> guard(s->lock);
+		s->waiting.push_back(std::move(w));
+		s->changed.notify_all();
+	}
+	if (s->early && is_early() && !is_eager())
+		drain(s, nullptr, 0);
+}
+
+std::vector<captured_work> &captured_by(emulate_stream *s)
+{
+	return s->recording->branches[s->branch].work;
 }
 
 extern "C" {
@@ -167,7 +124,7 @@ emulate_own::~emulate_own()
 	emulate_inside--;
 }
 
-static void count(enum emulate_count what)
+void count(enum emulate_count what)
 {
 	__atomic_add_fetch(&emulate_counts[what], 1, __ATOMIC_RELAXED);
 }
@@ -175,7 +132,7 @@ static void count(enum emulate_count what)
 static void ask(cudaStream_t stream, std::function<void()> run)
 {
 	if (stream->recording) {
-		stream->recording->work->push_back({ std::move(run), nullptr, false });
+		captured_by(stream).push_back({ std::move(run), nullptr, false, -1 });
 		return;
 	}
 	count(EMULATE_ASKED);
@@ -264,16 +221,14 @@ static cudaError_t release(void *data)
 
 /* ---- events */
 
-/* Notes that a stream is asked to record an event; returns the number of the record. */
-static uint64_t next_record(const std::shared_ptr<event_state> &state, emulate_stream *stream)
+uint64_t next_record(const std::shared_ptr<event_state> &state, emulate_stream *stream)
 {
 	std::lock_guard<std::mutex> guard(state->lock);
 	state->stream = stream;
 	return ++state->recorded;
 }
 
-/* The wait of a stream for the record of an event that is the latest now. */
-static std::function<void()> wait_for_record(emulate_stream *stream, const std::shared_ptr<event_state> &state)
+std::function<void()> wait_for_record(emulate_stream *stream, const std::shared_ptr<event_state> &state)
 {
 	emulate_stream *other = state->stream;
 	uint64_t number = state->recorded;
@@ -285,18 +240,7 @@ static std::function<void()> wait_for_record(emulate_stream *stream, const std::
 	};
 }
 
-/* Asks a stream for the pieces of a graph up to a record of an event (NULL: its last ones). */
-static void enqueue_piece(emulate_stream *stream, std::vector<captured_work> *piece, const std::shared_ptr<event_state> &event,
-                          uint64_t number)
-{
-	auto all = std::make_shared<std::vector<captured_work>>(std::move(*piece));
-	piece->clear();
-	enqueue(stream, work{ [=] {
-				     for (const auto &each : *all)
-					     each.run();
-			     },
-			     event, number });
-}
+static std::atomic<int> living_streams{ 0 };
 
 extern "C" {
 
@@ -342,9 +286,22 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 {
 	*stream = new emulate_stream;
+	(*stream)->early = living_streams++ > 0;
 	if (is_eager())
 		(*stream)->worker = std::thread(work_along, *stream);
 	return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+	*least = 0;
+	*greatest = -5;
+	return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority)
+{
+	return priority > 0 || priority < -5 ? cudaErrorInvalidValue : cudaStreamCreateWithFlags(stream, flags);
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
@@ -372,6 +329,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 		stream->worker.join();
 	}
 	delete stream;
+	living_streams--;
 	return cudaSuccess;
 }
 
@@ -379,62 +337,6 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*work)(void *), void *
 {
 	emulate_own own;
 	emulate_enqueue(stream, [=] { work(argument); });
-	return cudaSuccess;
-}
-
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode)
-{
-	if (stream->recording)
-		return cudaErrorInvalidValue;
-	stream->recording = new emulate_graph;
-	return cudaSuccess;
-}
-
-cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
-{
-	*graph = stream->recording;
-	stream->recording = nullptr;
-	return *graph ? cudaSuccess : cudaErrorInvalidValue;
-}
-
-cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
-{
-	count(EMULATE_GRAPHS);
-	*exec = new emulate_graph(*graph);
-	return cudaSuccess;
-}
-
-cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
-{
-	emulate_own own;
-	std::vector<captured_work> piece;
-	stream->computes = true;
-	count(EMULATE_ASKED);
-	for (const auto &each : *exec->work) {
-		if (each.event && !each.records) {
-			piece.push_back({ wait_for_record(stream, each.event), nullptr, false });
-			continue;
-		}
-		if (each.run)
-			piece.push_back(each);
-		if (!each.event)
-			continue;
-		uint64_t number = next_record(each.event, stream);
-		enqueue_piece(stream, &piece, each.event, number);
-	}
-	enqueue_piece(stream, &piece, nullptr, 0);
-	return kernel_error;
-}
-
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
-{
-	delete exec;
-	return cudaSuccess;
-}
-
-cudaError_t cudaGraphDestroy(cudaGraph_t graph)
-{
-	delete graph;
 	return cudaSuccess;
 }
 
@@ -500,8 +402,14 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
 	emulate_own own;
-	if (stream->recording)
-		return cudaErrorInvalidValue; /* no captured work here records an event of its own graph */
+	if (stream->recording) { /* for the recording's own streams */
+		event->state->within = stream->recording;
+		event->state->inner = (int)stream->recording->recorded_by.size();
+		stream->recording->recorded_by.push_back(stream->branch);
+		captured_by(stream).push_back({ nullptr, nullptr, true, event->state->inner });
+		return cudaSuccess;
+	}
+	event->state->within = nullptr;
 	enqueue(stream, work{ nullptr, event->state, next_record(event->state, stream) });
 	return kernel_error;
 }
@@ -509,9 +417,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags)
 {
 	emulate_own own;
-	if (!stream->recording || flags != cudaEventRecordExternal)
+	if (!stream->recording || stream->branch || flags != cudaEventRecordExternal)
 		return cudaErrorInvalidValue;
-	stream->recording->work->push_back({ nullptr, event->state, true });
+	captured_by(stream).push_back({ nullptr, event->state, true, -1 });
 	return cudaSuccess;
 }
 
@@ -553,12 +461,21 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 {
 	emulate_own own;
 	std::shared_ptr<event_state> state = event->state;
-	if (stream->recording && flags == cudaEventWaitExternal) { /* of each launch */
-		stream->recording->work->push_back({ nullptr, state, false });
+	if (stream->recording && !stream->branch && flags == cudaEventWaitExternal) { /* of each launch */
+		captured_by(stream).push_back({ nullptr, state, false, -1 });
 		return cudaSuccess;
 	}
-	if (stream->recording)
-		return cudaErrorInvalidValue; /* nor may captured work wait for work that is not captured */
+	if (state->within && state->within->open && !stream->recording) { /* a new branch */
+		stream->recording = state->within;
+		stream->branch = state->within->branches.size();
+		state->within->branches.push_back({ stream, {} });
+	}
+	if (state->within && stream->recording == state->within) {
+		captured_by(stream).push_back({ nullptr, nullptr, false, state->inner });
+		return cudaSuccess;
+	}
+	if (stream->recording || state->within)
+		return cudaErrorInvalidValue; /* captured work may not wait for work that is not captured, nor the other way round */
 	if (state->stream && state->stream != stream)
 		ask(stream, wait_for_record(stream, state));
 	return cudaSuccess;
