@@ -135,9 +135,11 @@ static double saved_by_prefetch(const struct hspmd_model_facts *f, double gbytes
 		step_s[late] = p->predicted.step_s;
 		hspmd_plan_destroy(p);
 	}
-	double gatherings = 2 * 2 * (c->links[0].alpha_s + 4 * f->params / 2 / (gbytes_per_s * 1e9));
+	/* In two passes of two micro-batches, each layer in a message of its own. */
+	double alpha = c->links[0].alpha_s, rate = gbytes_per_s * 1e9;
+	double gatherings = 2 * 2 * (f->layer_count * alpha + 4 * f->params / 2 / rate);
+	*last = 2 * (alpha + 4 * (head->replicated + head->sharded) / 2 / rate) / gatherings;
 	hspmd_cluster_destroy(c);
-	*last = (head->replicated + head->sharded) / f->params / 2;
 	return (step_s[1] - step_s[0]) / gatherings;
 }
 

@@ -295,31 +295,66 @@ static int cost_stages(struct hspmd_costs *c, const struct hspmd_plan *p, struct
 	return 0;
 }
 
-/* Seconds in which the copies of a stage exchange `bytes` per weight: gather all weights, or sum gradients to their parts. Equal parts go
- * round a ring; unequal ones take no less time. -1 with err if there is no link. */
-static double exchange(struct hspmd_costs *c, const struct hspmd_plan *p, int stage, int *devices, double bytes, struct hspmd_error *err)
+/* The copies of a stage. */
+struct copies {
+	int *devices; /* the first of each copy */
+	bool one_node;
+	double share; /* of weights that the device has that has most */
+};
+
+static struct copies copies_of(const struct hspmd_costs *c, const struct hspmd_plan *p, int stage, int *devices)
 {
-	bool one_node = true;
-	double params = 0;
+	struct copies of = { devices, true, 0 };
 	for (int i = 0; i < p->pipeline_count; i++) {
 		const struct hspmd_stage *s = &p->pipelines[i].stages[stage];
 		devices[i] = s->devices[0];
-		one_node = one_node && c->cluster->devices[devices[i]].node == c->cluster->devices[devices[0]].node;
-		params = fmax(params, hspmd_device_params(c, s->layers[0], s->layers[1], hspmd_stage_share(s, 0)));
+		of.one_node = of.one_node && c->cluster->devices[devices[i]].node == c->cluster->devices[devices[0]].node;
+		of.share = fmax(of.share, hspmd_stage_share(s, 0));
 	}
-	/* The devices of a tensor-parallel group share their node's network. */
-	if (!one_node)
-		params = hspmd_stage_params(c, p->pipelines[0].stages[stage].layers[0], p->pipelines[0].stages[stage].layers[1]);
-	double ring = hspmd_costs_ring(c, devices, 1, p->pipeline_count, 1, params * bytes, err);
+	return of;
+}
+
+/* Seconds in which they exchange one message of `bytes`: gather it, or sum it to their parts. Equal parts go round a ring; unequal ones
+ * take no less time. -1 with err if there is no link. */
+static double exchange_one(struct hspmd_costs *c, const struct hspmd_plan *p, int layer, const struct copies *of, double bytes,
+                           struct hspmd_error *err)
+{
+	double ring = hspmd_costs_ring(c, of->devices, 1, p->pipeline_count, 1, bytes, err);
 	if (ring < 0 || !p->has_zero_shares)
 		return ring;
 	double *parts = hspmd_calloc((size_t)p->pipeline_count, sizeof *parts);
 	for (int i = 0; parts && i < p->pipeline_count; i++)
-		parts[i] = params * bytes * hspmd_plan_zero_part(p, i, p->pipelines[0].stages[stage].layers[0]);
+		parts[i] = bytes * hspmd_plan_zero_part(p, i, layer);
 	double seconds =
-	        parts ? hspmd_costs_gather(c, devices, 1, p->pipeline_count, parts, err) : hspmd_fail_memory(err, "evaluating a plan");
+	        parts ? hspmd_costs_gather(c, of->devices, 1, p->pipeline_count, parts, err) : hspmd_fail_memory(err, "evaluating a plan");
 	free(parts);
 	return seconds < 0 ? seconds : fmax(seconds, ring);
+}
+
+/* Seconds in which the copies of a stage gather `bytes` per weight, or if `sums` sum them to their parts. The weights of a layer are
+ * gathered in one message. Of its gradients the last one, mostly a vector, has a message of its own (runtime/program/layer_parts.c), of which the
+ * latency alone counts. -1 with err. */
+static double exchange(struct hspmd_costs *c, const struct hspmd_plan *p, int stage, int *devices, double bytes, bool sums,
+                       struct hspmd_error *err)
+{
+	const struct hspmd_stage *s = &p->pipelines[0].stages[stage];
+	const struct copies of = copies_of(c, p, stage, devices);
+	double latency = sums ? hspmd_costs_collective(c, devices, p->pipeline_count, HSPMD_FACTS_SCATTERED, 1, err) : 0;
+	double seconds = 0, last = -1, one = 0;
+	if (latency < 0)
+		return -1;
+	for (int l = s->layers[0]; l < s->layers[1]; l++) {
+		/* The devices of a tensor-parallel group share their node's network. */
+		double params = c->params_sum[l + 1] - c->params_sum[l], replicated = c->replicated_sum[l + 1] - c->replicated_sum[l];
+		params = of.one_node ? replicated + (params - replicated) * of.share : params;
+		if (params != last && (one = exchange_one(c, p, s->layers[0], &of, params * bytes, err)) < 0)
+			return -1;
+		last = params;
+		seconds += one + latency;
+	}
+	double shared = hspmd_stage_params(c, s->layers[0], s->layers[1]) - (c->params_sum[s->layers[1]] - c->params_sum[s->layers[0]]);
+	double more = shared > 0 ? exchange_one(c, p, s->layers[0], &of, shared * (of.one_node ? of.share : 1) * bytes, err) : 0;
+	return more < 0 ? -1 : seconds + more;
 }
 
 /* Seconds of layers [l, end) of a pass, of one sample's worth or more: only their ratios count. */
@@ -345,7 +380,7 @@ static double gather_copies(const struct hspmd_costs *c, const struct hspmd_plan
  * while the layer before it computes, if that is not too short. The cores that compute do not do so while they copy messages. -1 with
  * err. */
 static double gather_wait(struct hspmd_costs *c, const struct hspmd_plan *p, int stage, bool backward, double pass_s, double gather_s,
-                          struct hspmd_error *err)
+                          int *devices, struct hspmd_error *err)
 {
 	const struct hspmd_stage *s = &p->pipelines[0].stages[stage];
 	int first = s->layers[0], end = s->layers[1];
@@ -354,11 +389,17 @@ static double gather_wait(struct hspmd_costs *c, const struct hspmd_plan *p, int
 		return gather_s;
 	const struct hspmd_layer_times *t = hspmd_costs_times(c, c->cluster->devices[s->devices[0]].type, share, s->sequence_parallel,
 	                                                      p->pipelines[0].micro_batch, err);
-	double total = t ? layer_seconds(t, s->recompute, backward, first, end) : 0, copies = fmin(gather_s, gather_copies(c, p, stage));
+	double total = t ? layer_seconds(t, s->recompute, backward, first, end) : 0, copies = gather_copies(c, p, stage);
+	const struct copies of = copies_of(c, p, stage, devices);
+	double last = -1, one = 0;
 	for (int l = first; t && l < end; l++) {
 		double own = total > 0 ? pass_s * layer_seconds(t, s->recompute, backward, l, l + 1) / total : 0;
-		double ahead = hspmd_weights_ahead(c, s, s, l, l + 1, backward, share) / all;
-		wait += fmax(copies * ahead, gather_s * ahead - own);
+		double ahead = hspmd_weights_ahead(c, s, s, l, l + 1, backward, share);
+		double sent = of.one_node ? ahead : hspmd_weights_ahead(c, s, s, l, l + 1, backward, 1);
+		if (sent != last && (one = exchange_one(c, p, first, &of, sent * c->param_bytes, err)) < 0)
+			return -1;
+		last = sent;
+		wait += fmax(fmin(one, copies * ahead / all), one - own);
 	}
 	return t ? wait : -1;
 }
@@ -370,15 +411,15 @@ static int run_in_step(struct hspmd_costs *c, const struct hspmd_plan *p, struct
 	if (!devices)
 		return hspmd_fail_memory(err, "evaluating a plan");
 	for (int s = 0; !status && s < p->pipelines[0].stage_count; s++) {
-		double gather = p->zero_stage > 2 ? exchange(c, p, s, devices, c->param_bytes, err) : 0;
-		double scatter = gather < 0 ? -1 : exchange(c, p, s, devices, c->grad_bytes, err), forward = 0, backward = 0;
+		double gather = p->zero_stage > 2 ? exchange(c, p, s, devices, c->param_bytes, false, err) : 0;
+		double scatter = gather < 0 ? -1 : exchange(c, p, s, devices, c->grad_bytes, true, err), forward = 0, backward = 0;
 		status = scatter < 0 ? -1 : 0;
 		for (int i = 0; i < p->pipeline_count; i++) {
 			forward = fmax(forward, t->stages[t->first_stage[i] + s].cost.forward);
 			backward = fmax(backward, t->stages[t->first_stage[i] + s].cost.backward);
 		}
-		double before_forward = gather_wait(c, p, s, false, forward, gather, err),
-		       before_backward = gather_wait(c, p, s, true, backward, gather, err);
+		double before_forward = gather_wait(c, p, s, false, forward, gather, devices, err),
+		       before_backward = gather_wait(c, p, s, true, backward, gather, devices, err);
 		status = status || before_forward < 0 || before_backward < 0 ? -1 : 0;
 		for (int i = 0; i < p->pipeline_count; i++) {
 			struct hspmd_stage_cost *cost = &t->stages[t->first_stage[i] + s].cost;
