@@ -30,12 +30,49 @@ static bool cut(struct hspmd_shape *shape, const struct hspmd_annotation *a, int
 	return true;
 }
 
+/* What devices that share work have together. */
+struct shared_work {
+	double flops, bytes, rates, memory_rates;
+	double sum, memory_sum; /* of their seconds, times their rates */
+	double ratio[2];        /* least and most operations while one moves a byte */
+	bool more_ratios;       /* than these */
+};
+
+static void add_device(struct shared_work *w, double flops, double bytes, double rate, double memory_rate, double seconds)
+{
+	double ratio = memory_rate > 0 ? rate / memory_rate : 0, least = w->ratio[0], most = w->ratio[1];
+	bool first = w->rates <= 0;
+	w->flops += flops;
+	w->bytes += memory_rate > 0 ? bytes : 0;
+	w->rates += rate;
+	w->memory_rates += memory_rate;
+	w->sum += rate * seconds;
+	w->memory_sum += memory_rate * seconds;
+	w->more_ratios |= least < most && ratio != least && ratio != most;
+	w->ratio[0] = first ? ratio : fmin(least, ratio);
+	w->ratio[1] = first ? ratio : fmax(most, ratio);
+}
+
+/* At least the seconds of the slowest device, however they share the work. With work moved from one to another, its mean over the rates grows
+ * where the other computes more while it moves a byte, and its mean over the memories' rates falls: between devices of two such ratios the
+ * lesser mean is no more than any division takes. Among more, every byte counts as on the device where it counts least. */
+static double least_seconds(const struct shared_work *w)
+{
+	double least = (w->flops + w->bytes * w->ratio[0]) / w->rates;
+	if (w->memory_rates <= 0)
+		return w->sum / w->rates;
+	if (w->ratio[1] > 0)
+		least = fmax(least, (w->bytes + w->flops / w->ratio[1]) / w->memory_rates);
+	return w->more_ratios ? least : fmin(w->sum / w->rates, w->memory_sum / w->memory_rates);
+}
+
 double hspmd_synthesis_op_seconds(const struct hspmd_synthesis_stage *stage, const double *rate, const double *memory_rate,
                                   const struct hspmd_op_view *view, const struct hspmd_op_type *type,
                                   const struct hspmd_annotation *const *in, const struct hspmd_annotation *const *out, double *each,
                                   double *least)
 {
-	double slowest = 0, rates = 0, memory_rates = 0, sum = 0, memory_sum = 0;
+	double slowest = 0;
+	struct shared_work shared = { 0 };
 	for (int d = 0; d < stage->device_count; d++) {
 		struct hspmd_op_view local = *view;
 		bool all = true;
@@ -53,16 +90,13 @@ double hspmd_synthesis_op_seconds(const struct hspmd_synthesis_stage *stage, con
 		double speed = codes ? hspmd_device_fp8_flops(kind, stage->precision, type->rows.choice) / slowdown : rate[d];
 		bytes += all && type->windows ? hspmd_device_window_traffic(kind, type->windows(&local)) : 0;
 		double seconds = flops / speed + (memory_rate[d] > 0 ? bytes / memory_rate[d] : 0);
-		rates += speed;
-		sum += speed * seconds;
-		memory_rates += memory_rate[d];
-		memory_sum += memory_rate[d] * seconds;
+		add_device(&shared, flops, bytes, speed, memory_rate[d], seconds);
 		slowest = fmax(slowest, seconds);
 		if (each)
 			each[d] = seconds;
 	}
 	if (least)
-		*least = fmin(sum / rates, memory_rates > 0 ? memory_sum / memory_rates : HUGE_VAL);
+		*least = least_seconds(&shared);
 	return slowest;
 }
 

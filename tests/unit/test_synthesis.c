@@ -556,12 +556,44 @@ static void test_windows(void **state)
 	json_decref(value);
 }
 
+/* What the same work takes at least holds for every division, also among three devices of which one is fast and the others lack either. */
+static void test_least(void **state)
+{
+	(void)state;
+	static const double speeds[][2] = { { 0.01, 0.877 }, { 1, 877 }, { 0.001, 8.77 } }; /* TFLOP/s, GB/s */
+	struct hspmd_error err = { "" };
+	struct hspmd_device_type types[3] = { { .name = NULL } };
+	struct hspmd_cluster_device all[3] = { { .type = 0 }, { .type = 1 }, { .type = 2 } };
+	struct hspmd_node node = { .slowdown = 1 };
+	struct hspmd_cluster c = { .types = types, .devices = all, .nodes = &node };
+	int devices[] = { 0, 1, 2 };
+	struct hspmd_synthesis_stage stage = { .cluster = &c, .device_count = 3, .devices = devices, .precision = HSPMD_PRECISION_FP32 };
+	struct hspmd_op_view view = { .input_count = 1, .output_count = 1, .in_dtype = { HSPMD_F32 }, .out_dtype = { HSPMD_F32 } };
+	view.in[0] = view.out[0] = (struct hspmd_shape){ 2, { 4096, 64 } };
+	double rate[3], memory[3], best = HUGE_VAL, most = 0, least;
+	for (int i = 0; i < 3; i++)
+		types[i].tflops[HSPMD_PRECISION_FP32] = speeds[i][0], types[i].gbytes_per_s = speeds[i][1];
+	assert_int_equal(hspmd_synthesis_rates(&stage, rate, memory, &err), 0);
+	for (int64_t i = 0; i < 62 * 62; i++) {
+		struct hspmd_annotation *a = i % 62 + i / 62 < 62 ? hspmd_annotation_single(devices, 3) : NULL;
+		const struct hspmd_annotation *of[] = { a };
+		if (!a)
+			continue;
+		hspmd_annotation_split(a, 0, 0, 3, 1, (int64_t[]){ 1 + i % 62 * 64, 4094 - (i % 62 + i / 62) * 64, 1 + i / 62 * 64 });
+		best = fmin(best,
+		            hspmd_synthesis_op_seconds(&stage, rate, memory, &view, hspmd_op_types[HSPMD_OP_GELU], of, of, NULL, &least));
+		most = fmax(most, least);
+		hspmd_annotation_destroy(a);
+	}
+	assert_true(most > 0.3 * best && most <= best);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_optimal), cmocka_unit_test(test_wanted),       cmocka_unit_test(test_shares),
 		cmocka_unit_test(test_memory),  cmocka_unit_test(test_second_input), cmocka_unit_test(test_saved),
-		cmocka_unit_test(test_windows),
+		cmocka_unit_test(test_windows), cmocka_unit_test(test_least),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

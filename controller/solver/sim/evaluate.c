@@ -332,8 +332,8 @@ static double exchange_one(struct hspmd_costs *c, const struct hspmd_plan *p, in
 }
 
 /* Seconds in which the copies of a stage gather `bytes` per weight, or if `sums` sum them to their parts. The weights of a layer are
- * gathered in one message. Of its gradients the last one, mostly a vector, has a message of its own (runtime/program/layer_parts.c), of which the
- * latency alone counts. -1 with err. */
+ * gathered in one message. Of its gradients the last one, mostly a vector, has a message of its own (runtime/program/layer_parts.c), of
+ * which the latency alone counts. -1 with err. */
 static double exchange(struct hspmd_costs *c, const struct hspmd_plan *p, int stage, int *devices, double bytes, bool sums,
                        struct hspmd_error *err)
 {
