@@ -137,9 +137,15 @@ static void pack_b_panels(void *context, int64_t item, int thread)
 	}
 }
 
+/* With AVX-512 the compiler finds registers for all sums only where there is nothing else in a function. */
+#ifdef __AVX512F__
+#define MULTIPLY __attribute__((noinline))
+#else
+#define MULTIPLY inline __attribute__((always_inline))
+#endif
+
 /* `a`: rows of A, a_step apart, or (a_step 0) a packed panel. */
-static inline __attribute__((always_inline)) void multiply(int64_t depth, const real *a, int64_t a_step, const real *b, real *c,
-                                                           int64_t ldc, bool add, const real *bias)
+static MULTIPLY void multiply(int64_t depth, const real *a, int64_t a_step, const real *b, real *c, int64_t ldc, bool add, const real *bias)
 {
 	if (a_step)
 		micro_kernel_at(depth, a, a_step, 1, b, c, ldc, add, bias);
@@ -168,10 +174,10 @@ static const real *bias_of(const struct blocks *b, int64_t column)
 
 /* Whole tiles. What decides between loops is known when this is compiled: a tile takes few instructions but its products. */
 static inline __attribute__((always_inline)) void multiply_alike(const struct blocks *b, const struct tiles *t, bool in_place, bool add,
-                                                                 bool has_bias, struct ahead *next)
+                                                                 struct ahead *next)
 {
 	int64_t depth = b->k1 - b->k0, ldc = b->p->ldc, next_c = t->next_row * ldc + t->next_column;
-	const real *a = t->a, *panel = t->b, *bias = has_bias ? bias_of(b, t->column) : NULL;
+	const real *a = t->a, *panel = t->b, *bias = bias_of(b, t->column);
 	real *c = b->p->c + t->row * ldc + t->column;
 	for (int64_t left = t->count; left > 0; left--) {
 		fetch_some(next, in_place ? MR : next->across);
@@ -179,28 +185,22 @@ static inline __attribute__((always_inline)) void multiply_alike(const struct bl
 		a += t->next_a;
 		panel += t->next_b;
 		c += next_c;
-		bias = has_bias ? bias + t->next_column : NULL;
+		bias = bias ? bias + t->next_column : NULL;
 		OPAQUE(c);
 	}
 }
 
 static void multiply_tiles(const struct blocks *b, const struct tiles *t, struct ahead *next)
 {
-	bool add = adds(b), has_bias = bias_of(b, 0) != NULL;
-	if (t->a_step && !has_bias && add)
-		multiply_alike(b, t, true, true, false, next);
-	else if (t->a_step && !has_bias)
-		multiply_alike(b, t, true, false, false, next);
-	else if (t->a_step && !add)
-		multiply_alike(b, t, true, false, true, next);
+	bool add = adds(b);
+	if (t->a_step && add)
+		multiply_alike(b, t, true, true, next);
 	else if (t->a_step)
-		multiply_alike(b, t, true, true, true, next);
-	else if (!has_bias && add)
-		multiply_alike(b, t, false, true, false, next);
-	else if (!has_bias)
-		multiply_alike(b, t, false, false, false, next);
+		multiply_alike(b, t, true, false, next);
+	else if (add)
+		multiply_alike(b, t, false, true, next);
 	else
-		multiply_alike(b, t, false, add, true, next);
+		multiply_alike(b, t, false, false, next);
 }
 
 /* A tile at the end of rows or columns, of which `rows` x `columns` are real, the rest padding. */
