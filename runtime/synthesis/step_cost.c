@@ -53,9 +53,9 @@ static void add_device(struct shared_work *w, double flops, double bytes, double
 	w->ratio[1] = first ? ratio : fmax(most, ratio);
 }
 
-/* At least the seconds of the slowest device, however they share the work. With work moved from one to another, its mean over the rates grows
- * where the other computes more while it moves a byte, and its mean over the memories' rates falls: between devices of two such ratios the
- * lesser mean is no more than any division takes. Among more, every byte counts as on the device where it counts least. */
+/* At least the seconds of the slowest device, however they share the work. With work moved from one to another, its mean over the rates
+ * grows where the other computes more while it moves a byte, and its mean over the memories' rates falls: between devices of two such
+ * ratios the lesser mean is no more than any division takes. Among more, every byte counts as on the device where it counts least. */
 static double least_seconds(const struct shared_work *w)
 {
 	double least = (w->flops + w->bytes * w->ratio[0]) / w->rates;
