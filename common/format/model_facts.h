@@ -31,6 +31,13 @@ enum hspmd_facts_division {
 	HSPMD_FACTS_DIVISIONS
 };
 
+/* What operators need within them while they run (op_type.h). */
+enum hspmd_facts_workspace {
+	HSPMD_WORKSPACE_SAMPLES, /* for each sample */
+	HSPMD_WORKSPACE_WEIGHTS, /* for any number of samples: weights that are rounded */
+	HSPMD_WORKSPACES
+};
+
 /* whole + by_share * share + by_context * context + by_both * share * context */
 struct hspmd_facts_amount {
 	double whole, by_share, by_context, by_both;
@@ -121,8 +128,7 @@ struct hspmd_layer_facts {
 	struct hspmd_layer_pass forward[HSPMD_FACTS_WIDTHS], backward[HSPMD_FACTS_WIDTHS];
 	/* The part of `forward` that the backward pass repeats. */
 	struct hspmd_layer_pass again[HSPMD_RECOMPUTE_KINDS][HSPMD_FACTS_WIDTHS];
-	struct hspmd_facts_amount workspace[HSPMD_FACTS_FORMS]; /* bytes within an operator for each sample, on GPUs (gathered) and CPUs */
-	struct hspmd_facts_amount weights_workspace[HSPMD_FACTS_FORMS]; /* and for any number of samples: weights that are rounded */
+	struct hspmd_facts_amount workspace[HSPMD_FACTS_FORMS][HSPMD_WORKSPACES]; /* bytes, on GPUs (gathered) and CPUs */
 	struct hspmd_layer_products products;
 	/* [form][context parallelism][division][recompute]; if there are fewer lists of operators, the others' are as the kind before. They
 	 * differ in more than in shares: a group has what it gathers, and what it sends and receives. */

@@ -304,13 +304,12 @@ static int probe_point(struct build *b, enum hspmd_facts_width width, int which,
 }
 
 /* Of the pass that needs most. */
-static struct hspmd_facts_amount workspace_of(const struct point *at, int kind, bool weights, bool at_once)
+static struct hspmd_facts_amount workspace_of(const struct point *at, int kind, enum hspmd_facts_workspace which, bool at_once)
 {
 	double most[WORK_POINTS];
 	for (int i = 0; i < WORK_POINTS; i++) {
 		const struct hspmd_probe_pass *pass = at[i].plain[kind];
-		most[i] = weights ? fmax(pass[0].weights_workspace[at_once], pass[1].weights_workspace[at_once])
-		                  : fmax(pass[0].workspace[at_once], pass[1].workspace[at_once]);
+		most[i] = fmax(pass[0].workspace[at_once][which], pass[1].workspace[at_once][which]);
 	}
 	double one = most[WORK_ONE], both = one > 0 ? most[WORK_TENSOR] * most[WORK_CONTEXT] / one : 0;
 	return amount(one, most[WORK_TENSOR], most[WORK_CONTEXT], both);
@@ -331,9 +330,9 @@ static void set_work(struct build *b, enum hspmd_facts_width width, int kind, co
 			of[i] = &at[i].again[r][kind];
 		f->again[r][width] = pass_of(of, gathered);
 	}
-	for (int form = 0; form < HSPMD_FACTS_FORMS; form++) {
-		f->workspace[form] = workspace_of(at, kind, false, form != HSPMD_FACTS_PARTS_FP32);
-		f->weights_workspace[form] = workspace_of(at, kind, true, form != HSPMD_FACTS_PARTS_FP32);
+	for (int i = 0; i < HSPMD_FACTS_FORMS * HSPMD_WORKSPACES; i++) {
+		int form = i / HSPMD_WORKSPACES, which = i % HSPMD_WORKSPACES;
+		f->workspace[form][which] = workspace_of(at, kind, (enum hspmd_facts_workspace)which, form != HSPMD_FACTS_PARTS_FP32);
 	}
 	f->recomputable = f->again[HSPMD_RECOMPUTE_FULL][width].kernels > 0;
 	if (f->recomputable)

@@ -115,8 +115,7 @@ struct hspmd_probe_pass {
 	double fp8, fp8_experts;           /* of the flops, those of products of FP8 operands; and of these, those of experts */
 	double windows;                    /* bytes */
 	struct hspmd_facts_messages messages;
-	/* Of the operator that needs most of samples, and of the one that needs most of weights; [1]: at once (op_type.h). */
-	double workspace[2], weights_workspace[2];
+	double workspace[2][HSPMD_WORKSPACES]; /* each of the operator that needs most; [1]: at once (op_type.h) */
 };
 void hspmd_probe_work(const struct hspmd_program *p, struct hspmd_probe_pass (*passes)[2]);
 /* Fill the layers' products. `divided`: the same model's program in a layout of two tensor-parallel devices; NULL: there is none. 0 or

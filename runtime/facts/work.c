@@ -32,6 +32,15 @@ static bool local_view(const struct hspmd_program *p, const struct hspmd_spmd_no
 	return true;
 }
 
+static void add_workspace(const struct hspmd_op_type *type, const struct hspmd_op_view *v, bool at_once, double most[HSPMD_WORKSPACES])
+{
+	double of[HSPMD_WORKSPACES] = { 0 };
+	of[HSPMD_WORKSPACE_WEIGHTS] = type->weights_workspace ? type->weights_workspace(v, at_once) : 0;
+	of[HSPMD_WORKSPACE_SAMPLES] = type->workspace ? type->workspace(v, at_once) - of[HSPMD_WORKSPACE_WEIGHTS] : 0;
+	for (int i = 0; i < HSPMD_WORKSPACES; i++)
+		most[i] = fmax(most[i], of[i]);
+}
+
 static void add_operator(const struct hspmd_program *p, const struct hspmd_spmd_node *n, struct hspmd_probe_pass *pass)
 {
 	const struct hspmd_op_type *type = hspmd_op_types[p->graph->ops[n->op].opcode];
@@ -48,11 +57,8 @@ static void add_operator(const struct hspmd_program *p, const struct hspmd_spmd_
 	pass->bytes += bytes;
 	pass->windows += type->windows ? type->windows(&v) : 0;
 	pass->kernels++;
-	for (int at_once = 0; at_once < 2 && type->workspace; at_once++) {
-		double weights = type->weights_workspace ? type->weights_workspace(&v, at_once) : 0;
-		pass->workspace[at_once] = fmax(pass->workspace[at_once], type->workspace(&v, at_once) - weights);
-		pass->weights_workspace[at_once] = fmax(pass->weights_workspace[at_once], weights);
-	}
+	for (int at_once = 0; at_once < 2; at_once++)
+		add_workspace(type, &v, at_once, pass->workspace[at_once]);
 }
 
 /* The operator of experts that alone reads a value, of which it needs only rows of its experts; NULL: there is none. All rows may be sent

@@ -281,8 +281,8 @@ static void experts_in_fp8(void **state)
 	}
 	assert_float_equal(all(&is->params), all(&was->params) + histories, 0);
 	/* Rounded matrices take the same memory for any number of samples: two of all experts in BF16, and the largest of one in F32. */
-	const struct hspmd_facts_amount *gpus = &is->weights_workspace[HSPMD_FACTS_GATHERED_BF16],
-	                                *cpus = &is->weights_workspace[HSPMD_FACTS_PARTS_FP32];
+	const struct hspmd_facts_amount *gpus = &is->workspace[HSPMD_FACTS_GATHERED_BF16][HSPMD_WORKSPACE_WEIGHTS],
+	                                *cpus = &is->workspace[HSPMD_FACTS_PARTS_FP32][HSPMD_WORKSPACE_WEIGHTS];
 	assert_float_equal(hspmd_facts_amount_at(gpus, 1, 1), 2 * 2 * 4 * h * f, 1e-6);
 	assert_float_equal(hspmd_facts_amount_at(gpus, 1, 0.5), 2 * 2 * 4 * h * f, 1e-6);
 	assert_float_equal(hspmd_facts_amount_at(cpus, 1, 1), 4 * h * h, 1e-6);

@@ -515,7 +515,6 @@ static void rounded_weights_count_once(void **state)
 			predicted[with] = p->predicted.memory_bytes[0];
 			for (int k = 0; k < f->kind_count; k++) {
 				memset(f->kinds[k].workspace, 0, sizeof f->kinds[k].workspace);
-				memset(f->kinds[k].weights_workspace, 0, sizeof f->kinds[k].weights_workspace);
 				f->kinds[k].products = (struct hspmd_layer_products){ 0 };
 			}
 		}

@@ -71,10 +71,8 @@ static void facts_from_model(struct hspmd_costs *c)
 			f->again[k] = pass_in_precision(&facts->again[c->kind_of[k]][width], narrow);
 		f->memory[0] = facts->memory[c->forms[0]];
 		f->memory[1] = facts->memory[c->forms[1]];
-		f->workspace[0] = &facts->workspace[gathered];
-		f->workspace[1] = &facts->workspace[HSPMD_FACTS_PARTS_FP32];
-		f->weights_workspace[0] = &facts->weights_workspace[gathered];
-		f->weights_workspace[1] = &facts->weights_workspace[HSPMD_FACTS_PARTS_FP32];
+		f->workspace[0] = facts->workspace[gathered];
+		f->workspace[1] = facts->workspace[HSPMD_FACTS_PARTS_FP32];
 		f->products = &facts->products;
 		f->saved_scale = f->memory_scale = narrow;
 		const struct hspmd_layer_tie *tie = &c->facts->ties[l];

@@ -39,7 +39,7 @@ struct hspmd_layer_info {
 	bool recomputable; /* false: full recomputation does not apply to this layer */
 	/* Memory: [in parts][context parallel][division][recompute, of the facts]; the first as in struct hspmd_device_share. */
 	const struct hspmd_layer_memory (*memory[2])[HSPMD_FACTS_DIVISIONS][HSPMD_RECOMPUTE_KINDS];
-	const struct hspmd_facts_amount *workspace[2], *weights_workspace[2]; /* [in parts]; NULL: none */
+	const struct hspmd_facts_amount *workspace[2]; /* [in parts], HSPMD_WORKSPACES of them; NULL: none */
 	const struct hspmd_layer_products *products;   /* NULL: none */
 	double saved_scale, memory_scale;              /* factors of what is saved for the backward pass, and of other memory */
 	bool same_memory;                              /* its memory equals that of the layer before (hspmd_layer_same_memory) */

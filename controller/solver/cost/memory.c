@@ -22,9 +22,12 @@ static double packed_bytes(const struct hspmd_layer_info *f, int micro_batch, co
 
 double hspmd_layer_workspace(const struct hspmd_layer_info *f, int micro_batch, const struct hspmd_device_share *device)
 {
-	const struct hspmd_facts_amount *samples = f->workspace[device->in_parts], *weights = f->weights_workspace[device->in_parts];
-	return (samples ? micro_batch * hspmd_bytes_at(samples, 1, device) : 0) + (weights ? hspmd_bytes_at(weights, 1, device) : 0) +
-	       packed_bytes(f, micro_batch, device);
+	const struct hspmd_facts_amount *of = f->workspace[device->in_parts];
+	double bytes = packed_bytes(f, micro_batch, device);
+	if (of)
+		bytes += micro_batch * hspmd_bytes_at(&of[HSPMD_WORKSPACE_SAMPLES], 1, device) +
+		         hspmd_bytes_at(&of[HSPMD_WORKSPACE_WEIGHTS], 1, device);
+	return bytes;
 }
 
 bool hspmd_layer_same_memory(const struct hspmd_layer_info *a, const struct hspmd_layer_info *b)
