@@ -259,6 +259,7 @@ static void updates_run_beside(void **state)
 				                     .context = &sums[beside] };
 			setenv("HSPMD_CUDA_BESIDE", beside ? "1" : "0", 1);
 			setenv("HSPMD_CUDA_GRAPHS", i & 2 ? "1" : "0", 1);
+			setenv("HSPMD_EMULATE_STREAMS", (i ^ i >> 1) & 1 ? "early" : "late", 1);
 			if (trainer_train(&o, losses[beside], &err))
 				fail_msg("%s", err.text);
 		}
@@ -267,6 +268,7 @@ static void updates_run_beside(void **state)
 	}
 	unsetenv("HSPMD_CUDA_BESIDE");
 	unsetenv("HSPMD_CUDA_GRAPHS");
+	unsetenv("HSPMD_EMULATE_STREAMS");
 }
 
 static int read_constant(void *token, const char *name, int64_t number, int64_t start, int64_t count, void *to, struct hspmd_error *err)
