@@ -22,8 +22,11 @@
  * multiprocessors: in a cycle one of them multiplies and adds 4096 / 2 pairs in BF16, or moves 48 bytes. */
 #define ENOUGH (4096.0 / 48 * 128 / 4)
 
-static bool is_product(const struct hspmd_instruction *in)
+/* A gradient that is sent away behind its layer (ZeRO 2 and 3) is in the transient arena; it stays where the solver expects it. */
+static bool is_product(const struct hspmd_program *p, const struct hspmd_instruction *in)
 {
+	if (in->output_count < 1 || in->out[0] < 0 || p->slots[in->out[0]].memory != HSPMD_ARENA_FIXED)
+		return false;
 	return in->kind == HSPMD_INSTRUCTION_RUN && in->opcode == HSPMD_OP_LINEAR_GRAD_W && in->backward && !in->beside;
 }
 
@@ -83,7 +86,7 @@ static void make_group(struct hspmd_program *p, size_t last)
 	double wanted = ENOUGH * hspmd_instruction_bytes(p, &p->instructions[last]), flops = 0;
 	size_t first = last; /* of the group so far */
 	for (size_t i = last; i-- > 0 && flops < wanted && is_near(&p->instructions[i], &p->instructions[last]);) {
-		if (!is_product(&p->instructions[i]) || !can_wait(p, i, last))
+		if (!is_product(p, &p->instructions[i]) || !can_wait(p, i, last))
 			continue;
 		flops += hspmd_instruction_flops(p, &p->instructions[i]);
 		p->instructions[i].beside = true;
