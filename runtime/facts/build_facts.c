@@ -332,7 +332,9 @@ static void set_work(struct build *b, enum hspmd_facts_width width, int kind, co
 	}
 	for (int i = 0; i < HSPMD_FACTS_FORMS * HSPMD_WORKSPACES; i++) {
 		int form = i / HSPMD_WORKSPACES, which = i % HSPMD_WORKSPACES;
-		f->workspace[form][which] = workspace_of(at, kind, (enum hspmd_facts_workspace)which, form != HSPMD_FACTS_PARTS_FP32);
+		if ((width == HSPMD_FACTS_BF16) == (form == HSPMD_FACTS_GATHERED_BF16))
+			f->workspace[form][which] =
+			        workspace_of(at, kind, (enum hspmd_facts_workspace)which, form != HSPMD_FACTS_PARTS_FP32);
 	}
 	f->recomputable = f->again[HSPMD_RECOMPUTE_FULL][width].kernels > 0;
 	if (f->recomputable)
