@@ -10,8 +10,12 @@
  * other get no groups; a device that can decides by itself whether it does (struct hspmd_device_ops, run_apart), which changes no result's
  * place.
  *
+ * There are groups only where HSPMD_CUDA_PRODUCTS_BESIDE asks for them: the solver does not count what they keep for longer, up to 5 % of
+ * small models' memory.
+ *
  * How many products: as many as take as long as the operator does with the few multiprocessors that even a large product leaves idle
  * in its last round of tiles, or as there are in the layer. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "common/format/device_traits.h"
@@ -96,7 +100,8 @@ static void make_group(struct hspmd_program *p, size_t last)
 
 void hspmd_program_run_beside(struct hspmd_program *p, enum hspmd_device_kind kind)
 {
-	if (!hspmd_device_traits(kind)->beside || hspmd_program_leaves_apart("products_beside"))
+	const char *asked = getenv("HSPMD_CUDA_PRODUCTS_BESIDE");
+	if (!hspmd_device_traits(kind)->beside || !asked || !strcmp(asked, "0") || hspmd_program_leaves_apart("products_beside"))
 		return;
 	for (size_t i = 0; i < p->instruction_count; i++)
 		if (streams(&p->instructions[i]))

@@ -33,7 +33,7 @@ struct training {
 	const char *devices; /* NULL: one */
 };
 
-/* beside: HSPMD_CUDA_PRODUCTS_BESIDE (NULL: not set); streams: HSPMD_EMULATE_STREAMS. */
+/* beside: HSPMD_CUDA_PRODUCTS_BESIDE; streams: HSPMD_EMULATE_STREAMS. */
 static struct outcome train(const struct training *t, const char *beside, const char *graphs, const char *streams)
 {
 	struct outcome o = { .sum = 0 };
@@ -54,8 +54,7 @@ static struct outcome train(const struct training *t, const char *beside, const 
 		                           .job = t->job,
 		                           .on_end = t->devices ? NULL : trainer_sum_parameters,
 		                           .context = &o.sum };
-	if (beside)
-		setenv("HSPMD_CUDA_PRODUCTS_BESIDE", beside, 1);
+	setenv("HSPMD_CUDA_PRODUCTS_BESIDE", beside, 1);
 	setenv("HSPMD_CUDA_GRAPHS", graphs, 1);
 	setenv("HSPMD_EMULATE_STREAMS", streams, 1);
 	gpu_counts(before);
@@ -130,7 +129,7 @@ static void measured(void **state)
 	static const struct training t = { trainer_llama, NULL, 5, true, NULL };
 	struct outcome before = train(&t, "0", "0", "late");
 	setenv("HSPMD_CUDA_TUNE", "1", 1);
-	struct outcome chosen = train(&t, NULL, "0", "late");
+	struct outcome chosen = train(&t, "auto", "0", "late");
 	setenv("HSPMD_CUDA_TUNE", "0", 1);
 	compare(&t, &before, &chosen, "chosen by measurement");
 }

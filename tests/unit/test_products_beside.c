@@ -165,9 +165,9 @@ static void check_order(const struct hspmd_program *apart, const struct hspmd_pr
 
 static struct hspmd_program *build_apart(const char *model, const char *devices, const char *more, const char *plan_more, bool bf16)
 {
-	setenv("HSPMD_UNFUSED", "products_beside", 1);
+	unsetenv("HSPMD_CUDA_PRODUCTS_BESIDE");
 	struct hspmd_program *p = build(model, "cuda", devices, more, plan_more, bf16);
-	unsetenv("HSPMD_UNFUSED");
+	setenv("HSPMD_CUDA_PRODUCTS_BESIDE", "auto", 1);
 	return p;
 }
 
@@ -228,5 +228,6 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(one_device), cmocka_unit_test(several_devices), cmocka_unit_test(recomputed),
 		                            cmocka_unit_test(none) };
+	setenv("HSPMD_CUDA_PRODUCTS_BESIDE", "auto", 1);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

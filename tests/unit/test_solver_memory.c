@@ -19,7 +19,6 @@
 #include "controller/solver/search/search_internal.h"
 #include "controller/solver/sim/evaluate.h"
 #include "controller/solver/solver.h"
-#include "runtime/op/op.h"
 #include "runtime/program/parameter_layout.h"
 #include "runtime/program/program.h"
 #include "tests/unit/draw.h"
@@ -257,13 +256,7 @@ static double planned_on_gpu(const struct hspmd_model *m, const struct hspmd_pla
 	struct hspmd_graph_source source = hspmd_graph_source_model(m);
 	source.precision = HSPMD_PRECISION_BF16;
 	source.optimizer = optimizer;
-	char apart[1024] = "cross_entropy,rope_table,pad_rows"; /* and all pairs; products stay beside others */
-	for (int o = 0; o < HSPMD_OP_COUNT; o++)
-		if (hspmd_op_types[(enum hspmd_opcode)o]->pair.is_pair) {
-			strcat(apart, ",");
-			strcat(apart, hspmd_opcode_names[(enum hspmd_opcode)o]);
-		}
-	setenv("HSPMD_UNFUSED", apart, 1);
+	setenv("HSPMD_UNFUSED", "all", 1);
 	struct hspmd_program *program = hspmd_program_build(&source, p, c, device, NULL, &err);
 	unsetenv("HSPMD_UNFUSED");
 	if (!program)
@@ -298,9 +291,7 @@ static double planned(const struct hspmd_model *m, const struct hspmd_plan *p, c
 	struct hspmd_program *program = hspmd_program_build(&source, p, c, device, dev, &err);
 	if (!program)
 		fail_msg("%s", err.text);
-	/* The workspace is that of a CPU, which runs nothing beside anything. */
-	double bytes = (double)(program->fixed_bytes + program->arena_bytes) +
-	               fmax((double)program->workspace_bytes, (double)program->beside_bytes);
+	double bytes = (double)(program->fixed_bytes + program->arena_bytes + program->workspace_bytes);
 	for (int i = 0; i < program->state_count; i++)
 		if (program->states[i].param >= 0)
 			bytes += (1.0 + hspmd_optimizer_types[optimizer]->moments) *
@@ -430,8 +421,6 @@ static void compare_on(const char *kind, enum run run)
 				account(run, plans[i].name, m, f, p, c, d, &here, &there);
 				/* How much of what interleaved plans gather ahead falls into gaps differs from model to model. */
 				double above = p->virtual_stages > 1 && p->zero_stage > 2 && !p->no_prefetch ? 2 * CLOSE : CLOSE;
-				/* What products beside others keep is predicted for each chunk, and falls into gaps of some. */
-				above = run == BF16 && p->virtual_stages > 1 && above < 1.5 * CLOSE ? 1.5 * CLOSE : above;
 				bool close = here <= (1 + above) * there && here >= (1 - CLOSE) * there;
 				if (!close)
 					printf("%s, model %u, %s, device %d: predicted %.2f MB, the program takes %.2f MB: %+.1f %%\n",

@@ -6,8 +6,8 @@
  * Environment:
  * - HSPMD_CUDA_CANDIDATES=N measures up to N of the proposals (default 8, at most 64).
  * - HSPMD_CUDA_TUNE=0 takes the first proposal of the heuristics without measuring.
- * - HSPMD_CUDA_PRODUCTS_BESIDE=0: no product runs beside other operators (gemm_beside.c); =N: those that can do, and leave them N
- *   multiprocessors, without measuring.
+ * - HSPMD_CUDA_PRODUCTS_BESIDE=auto: products run beside other operators where that is measured to be faster (gemm_beside.c); =N: all that
+ *   can do, and leave them N multiprocessors, without measuring. Without it, or =0: none.
  * - HSPMD_CUDA_CACHE names the file's folder (default $XDG_CACHE_HOME/hspmd or ~/.cache/hspmd; empty: no file).
  * - HSPMD_CUDA_TF32=1 lets all products of F32 use TF32, as a job's "precision": "tf32" does. */
 #ifndef HSPMD_CUDA_GEMM_H

@@ -138,19 +138,19 @@ static bool measure(const struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm 
 int hspmd_cuda_gemm_leave(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, int64_t bytes, int *other)
 {
 	const char *told = getenv("HSPMD_CUDA_PRODUCTS_BESIDE");
+	bool measured = told && !strcmp(told, "auto"), faster = false;
 	int left = told ? atoi(told) : 0, most = cuda->multiprocessors - 1;
-	bool faster = false;
 	*other = 0;
 	if (!hspmd_cuda_can_run_apart(cuda) || !hspmd_cuda_gemm_exists(cuda, p))
 		return 0;
-	if (told)
+	if (!measured)
 		return *other = left < 0 ? 0 : left < most ? left : most;
 	*other = expect(cuda, p, (double)bytes);
 	if (!*other || !hspmd_cuda_gemm_is_tuned(cuda))
 		return *other;
 	if (hspmd_cuda_gemm_known_beside(cuda, p, bytes, &left))
 		return left ? *other : 0;
-	bool measured = measure(cuda, p, *other, bytes, &faster);
+	measured = measure(cuda, p, *other, bytes, &faster);
 	left = measured && !faster ? 0 : *other;
 	hspmd_cuda_gemm_remember_beside(cuda, p, bytes, left, measured);
 	return left;
