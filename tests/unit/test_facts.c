@@ -286,6 +286,10 @@ static void experts_in_fp8(void **state)
 	assert_float_equal(hspmd_facts_amount_at(gpus, 1, 1), 2 * 2 * 4 * h * f, 1e-6);
 	assert_float_equal(hspmd_facts_amount_at(gpus, 1, 0.5), 2 * 2 * 4 * h * f, 1e-6);
 	assert_float_equal(hspmd_facts_amount_at(cpus, 1, 1), 4 * h * h, 1e-6);
+	/* The rows of experts that are not in FP8 are as wide as their elements. */
+	double narrow = hspmd_facts_amount_at(&was->workspace[HSPMD_FACTS_GATHERED_BF16][HSPMD_WORKSPACE_SAMPLES], 1, 1),
+	       wide = hspmd_facts_amount_at(&was->workspace[HSPMD_FACTS_GATHERED_FP32][HSPMD_WORKSPACE_SAMPLES], 1, 1);
+	assert_true(narrow > 0 && wide > 1.5 * narrow);
 	hspmd_model_facts_destroy(plain);
 	hspmd_model_facts_destroy(facts);
 	hspmd_model_destroy(m);
