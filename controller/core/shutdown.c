@@ -52,9 +52,9 @@ static void end_command_after_shutdown(struct hspmd_controller *m)
 static bool advance_end_of_command(struct hspmd_controller *m)
 {
 	const struct generation *g = &m->current;
-	if (g->finished && g->phase == PHASE_HELD && m->wants_more)
+	if (g->finished && g->phase == PHASE_HELD && m->wants_more && !m->shutting_down)
 		end_run(m, RUN_EXIT_MORE, "the command has saved, and wants to go on (exit status %d)", RUN_EXIT_MORE);
-	else if (g->finished && g->phase == PHASE_HELD)
+	else if (g->finished && g->phase == PHASE_HELD && !m->wants_more)
 		end_run(m, 0, "the command is done: every rank ended with exit status 0");
 	else if (m->shutting_down && (m->now >= m->shutdown_by || g->phase == PHASE_NONE || g->phase == PHASE_HELD))
 		end_command_after_shutdown(m);

@@ -136,7 +136,8 @@ void loop_end_children(struct loop *l, int signal);
 
 /* loop_samples.c */
 void loop_make_samples(struct loop *l, int64_t step);
-/* For the end of the loop: gives a process that makes samples a while to end, or (at_once) ends it. */
+/* For the end of the loop: gives a process that makes samples a while to end; ends it at once where `at_once` says so, or newer samples
+ * wait. */
 void loop_end_samples(struct loop *l, bool at_once);
 
 #endif

@@ -36,7 +36,7 @@ struct sampler {
 	uv_timer_t limit;
 	struct sampler_output out, err;
 	int handles; /* that are open */
-	bool running, late;
+	bool running, late, replaced; /* late: it took too long; replaced: the run is over, and newer samples wait */
 	int64_t status;
 	int signal;
 };
@@ -149,6 +149,8 @@ static void finish(struct sampler *s)
 	struct hspmd_error err = { "" };
 	if (s->late)
 		hspmd_fail(&err, "they took longer than %d s", (l->stopping ? LAST_LIMIT_MS : LIMIT_MS) / 1000);
+	else if (s->replaced && s->signal)
+		hspmd_fail(&err, "those of the last step are made instead");
 	else if (s->signal)
 		hspmd_fail(&err, "hspmd generate was ended by signal %d", s->signal);
 	else if (s->status)
@@ -227,10 +229,14 @@ static void on_limit(uv_timer_t *t)
 		uv_process_kill(&s->process, SIGKILL);
 }
 
-/* Training must not wait for it: it gets the time that nobody else wants. */
-static void give_way(pid_t pid)
+/* Training must not wait for it: it gets the time that nobody else wants. When no step is left, nothing waits for it; on a busy node it
+ * might get no time at all then, and it has little (LAST_LIMIT_MS). */
+static void set_priority(const struct loop *l, int64_t step, pid_t pid)
 {
+	bool last = l->stopping || step >= l->o->config->job->steps;
 	struct sched_param none = { 0 };
+	if (last)
+		return;
 	setpriority(PRIO_PROCESS, (id_t)pid, 19);
 	if (sched_setscheduler(pid, SCHED_IDLE, &none))
 		hspmd_debug("samples run at the lowest ordinary priority: %s", strerror(errno));
@@ -263,7 +269,7 @@ static int start(struct sampler *s, struct words *w)
 			close_handle(s, (uv_handle_t *)&outputs[i]->pipe);
 		return -1;
 	}
-	give_way(s->process.pid);
+	set_priority(l, s->step, s->process.pid);
 	for (int i = 0; i < 2; i++)
 		uv_read_start((uv_stream_t *)&outputs[i]->pipe, on_room, on_data);
 	uv_timer_start(&s->limit, on_limit, l->stopping ? LAST_LIMIT_MS : LIMIT_MS, 0);
@@ -299,7 +305,8 @@ void loop_end_samples(struct loop *l, bool at_once)
 	struct sampler *s = l->sampler;
 	if (!s || !s->running)
 		return;
-	if (at_once)
+	s->replaced = !at_once && l->samples_next;
+	if (at_once || s->replaced)
 		uv_process_kill(&s->process, SIGKILL);
 	else
 		uv_timer_start(&s->limit, on_limit, LAST_LIMIT_MS, 0);
