@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/clock.h"
 #include "common/format/recompute_sets.h"
 #include "controller/solver/search/device_classes.h"
 #include "controller/solver/search/search_internal.h"
@@ -419,9 +420,10 @@ static int compare(unsigned seed, long changes, int walks, double *behind)
 		problem_free(&p);
 		return -1;
 	}
-	double began = processor_time();
+	double began = processor_time(), wall = hspmd_now();
 	struct hspmd_plan *ours = hspmd_solve(p.cluster, p.facts, NULL, &p.request, NULL, &err);
 	double took = processor_time() - began;
+	wall = hspmd_now() - wall;
 	if (!ours) {
 		printf("problem %u (%d devices): %s\n", seed, p.cluster->device_count, err.text);
 		problem_free(&p);
@@ -437,8 +439,8 @@ static int compare(unsigned seed, long changes, int walks, double *behind)
 	began = processor_time();
 	search_long(&w, ours, changes, walks, &best);
 	*behind = ours->predicted.step_s / best.seconds - 1;
-	printf("| %u | %d | %d | %d | %d | %.6g | %.2f | %.6g | %.1f | %ld | %.2f %% |\n", seed, p.cluster->device_count,
-	       p.cluster->type_count, p.facts->layer_count, p.request.global_batch, ours->predicted.step_s, took, best.seconds,
+	printf("| %u | %d | %d | %d | %d | %.6g | %.2f | %.2f | %.6g | %.1f | %ld | %.2f %% |\n", seed, p.cluster->device_count,
+	       p.cluster->type_count, p.facts->layer_count, p.request.global_batch, ours->predicted.step_s, wall, took, best.seconds,
 	       processor_time() - began, w.timed, 100 * *behind);
 	if (best.plan) {
 		say("ours", ours, p.cluster);
@@ -472,8 +474,8 @@ int main(int argc, char **argv)
 		fprintf(stderr, "Usage: long_search [FIRST LAST [CHANGES [WALKS]]]\n");
 		return 2;
 	}
-	printf("| problem | devices | types | layers | batch | step, s | found in, s | long search, s | took, s | timed | behind |\n"
-	       "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
+	printf("| problem | devices | types | layers | batch | step, s | found in, s | processors, s | long search, s | took, s | timed | behind |\n"
+	       "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
 	for (size_t i = 0; i < count; i++) {
 		if (compare(first + (unsigned)i, changes, walks, &behind[i]))
 			return 1;
