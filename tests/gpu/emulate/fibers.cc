@@ -56,6 +56,9 @@ struct runner {
 	void *scheduler;   /* its stack pointer while a fiber is running */
 	size_t now, count; /* the running fiber; fibers of a block */
 	size_t pair, rank; /* blocks that run together, the first fibers being those of the first; the one that is looked at */
+	size_t begin;      /* the first fiber of the block that is running */
+	const size_t *lanes; /* of its warp that is running, in their order; `lane` of them have been looked at */
+	size_t lane;
 	size_t shared_bytes; /* of each block */
 	dim3 place[PAIR];    /* of the blocks in the grid */
 	size_t at_barrier[PAIR], done[PAIR], at_condition;
@@ -123,26 +126,7 @@ static void prepare(stack *s, void (*entry)())
 }
 #endif
 
-/* What runs on a stack: one thread, and when the scheduler switches to the stack again, the next. */
-static void run_threads()
-{
-	for (runner *r = current;;) {
-		(*r->thread)();
-		if (r->asynchronous)
-			emulate_thread_ends();
-		fiber &f = r->fibers[r->now];
-		f.wait = DONE;
-		r->done[r->now / r->count]++;
-		emulate_switch(&f.stack->at, r->scheduler);
-	}
-}
-
-static inline void pause(runner *r, enum wait wait)
-{
-	fiber &f = r->fibers[r->now];
-	f.wait = wait;
-	emulate_switch(&f.stack->at, r->scheduler);
-}
+static void run_threads();
 
 static stack *take_stack(runner *r)
 {
@@ -156,10 +140,64 @@ static stack *take_stack(runner *r)
 	return s;
 }
 
+/* Makes the warp's next fiber that can run the running one. Returns NULL if there is none. */
+static inline fiber *next_of_warp(runner *r)
+{
+	while (r->lane < LANES) {
+		size_t i = r->begin + r->lanes[r->lane++];
+		fiber *f = &r->fibers[i];
+		if (f->wait != READY)
+			continue;
+		r->now = i;
+		r->rank = r->begin > 0;
+		emulate_here.thread = f->index;
+		return f;
+	}
+	return NULL;
+}
+
+/* Leaves the stack that is running for that of the warp's next fiber; after the last fiber, for the scheduler's. */
+static inline void switch_from(runner *r, stack *from, fiber *next)
+{
+	if (next && !next->stack)
+		next->stack = take_stack(r);
+	emulate_switch(&from->at, next ? next->stack->at : r->scheduler);
+}
+
+/* What runs on a stack: one thread after the other, as long as the warp's next has not begun either; and when somebody switches to the
+ * stack again, more. */
+static void run_threads()
+{
+	for (runner *r = current;;) {
+		(*r->thread)();
+		if (r->asynchronous)
+			emulate_thread_ends();
+		fiber &f = r->fibers[r->now];
+		stack *own = f.stack;
+		f.wait = DONE;
+		f.stack = NULL;
+		r->done[r->begin > 0]++;
+		fiber *next = next_of_warp(r);
+		if (next && !next->stack) {
+			next->stack = own;
+			continue;
+		}
+		r->unused.push_back(own);
+		switch_from(r, own, next);
+	}
+}
+
+static inline void pause(runner *r, enum wait wait)
+{
+	fiber &f = r->fibers[r->now];
+	f.wait = wait;
+	switch_from(r, f.stack, next_of_warp(r));
+}
+
 void __syncthreads()
 {
 	runner *r = current;
-	r->at_barrier[r->now / r->count]++;
+	r->at_barrier[r->begin > 0]++;
 	pause(r, AT_BARRIER);
 }
 
@@ -218,7 +256,7 @@ void emulate_wait_until(const std::function<bool()> &ready)
 
 unsigned emulate_thread()
 {
-	return (unsigned)(current->now % current->count);
+	return (unsigned)(current->now - current->begin);
 }
 
 size_t emulate_look_at(size_t rank)
@@ -283,22 +321,6 @@ static void release(runner *r, size_t first)
 	w.at_warp = 0;
 }
 
-static void run_fiber(runner *r, size_t i)
-{
-	fiber &f = r->fibers[i];
-	if (!f.stack)
-		f.stack = take_stack(r);
-	r->now = i;
-	emulate_here.thread = f.index;
-	emulate_here.block = r->place[i / r->count];
-	r->rank = i / r->count;
-	emulate_switch(&r->scheduler, f.stack->at);
-	if (f.wait == DONE) {
-		r->unused.push_back(f.stack);
-		f.stack = NULL;
-	}
-}
-
 /* Runs one warp as far as it gets without the others, so that data it should have waited for is not there yet or already overwritten.
  * begin: number of the block's first fiber. */
 static bool run_warp(runner *r, size_t begin, const size_t *lanes)
@@ -306,14 +328,20 @@ static bool run_warp(runner *r, size_t begin, const size_t *lanes)
 	size_t first = begin + lanes[0] / LANES * LANES;
 	warp &w = r->warps[first / LANES];
 	bool ran = false;
+	r->begin = begin;
+	r->lanes = lanes;
+	emulate_here.block = r->place[begin > 0];
 	for (;;) {
 		if (w.at_warp == LANES)
 			release(r, first);
 		if (!w.ready)
 			return ran;
-		for (size_t i = 0; i < LANES; i++)
-			if (r->fibers[begin + lanes[i]].wait == READY)
-				run_fiber(r, begin + lanes[i]);
+		r->lane = 0;
+		fiber *f = next_of_warp(r);
+		if (f && !f->stack)
+			f->stack = take_stack(r);
+		if (f)
+			emulate_switch(&r->scheduler, f->stack->at); /* until the last of them has run */
 		w.ready = 0;
 		ran = true;
 	}
@@ -418,11 +446,12 @@ static void run_kernel(const char *name, dim3 grid, dim3 threads, size_t shared,
 	}
 	current->warps.resize(all / LANES);
 	std::vector<size_t> order = make_order(current->count);
-	for (size_t i = 0; i < all; i++) {
-		size_t own = i % current->count;
-		current->fibers[i].index =
-		        dim3((unsigned)(own % threads.x), (unsigned)(own / threads.x % threads.y), (unsigned)(own / threads.x / threads.y));
-	}
+	fiber *f = current->fibers.data();
+	for (size_t rank = 0; rank < pair; rank++)
+		for (unsigned z = 0; z < threads.z; z++)
+			for (unsigned y = 0; y < threads.y; y++)
+				for (unsigned x = 0; x < threads.x; x++)
+					f++->index = dim3(x, y, z);
 	current->thread = &thread;
 	emulate_here.threads = threads;
 	emulate_here.blocks = grid;

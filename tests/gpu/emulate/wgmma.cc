@@ -168,21 +168,13 @@ struct operand {
 		return swizzled(start + offset, mask);
 	}
 
-	float value(const char *shared, size_t end, unsigned i, unsigned k, emulate_numbers numbers) const
+	/* The 16 bytes that begin with element i at depth k: they lie side by side in memory, however it is swizzled. */
+	const char *piece(const std::vector<char> &shared, unsigned i, unsigned k) const
 	{
-		uint16_t bits;
-		if (numbers != EMULATE_BF16) {
-			uint32_t address = at(i, k / 2) + k % 2;
-			if (address >= end)
-				emulate_end("a matrix descriptor leads out of shared memory");
-			uint8_t code = (uint8_t)shared[address];
-			return numbers == EMULATE_E4M3 ? hspmd_e4m3_value(code) : hspmd_e5m2_value(code);
-		}
 		uint32_t address = at(i, k);
-		if (address + 2 > end)
+		if (address + 16 > shared.size())
 			emulate_end("a matrix descriptor leads out of shared memory");
-		memcpy(&bits, shared + address, sizeof bits);
-		return hspmd_bf16_to_float(bits);
+		return shared.data() + address;
 	}
 
 	/* Returns true if one of the first `count` rows or columns has an element in [first, end), whole pieces of 16 bytes. */
@@ -476,73 +468,92 @@ static unsigned depth_of(emulate_numbers numbers)
 	return numbers == EMULATE_BF16 ? DEPTH : MOST_DEPTH;
 }
 
+static double of_bf16(const char *at)
+{
+	uint16_t bits;
+	memcpy(&bits, at, sizeof bits);
+	return (double)hspmd_bf16_to_float(bits);
+}
+
+static double of_code(uint8_t code, emulate_numbers numbers)
+{
+	return (double)(numbers == EMULATE_E4M3 ? hspmd_e4m3_value(code) : hspmd_e5m2_value(code));
+}
+
 static const double *tile_values(uint64_t descriptor, bool rows, unsigned count, emulate_numbers numbers)
 {
 	std::vector<tile> &tiles = here().tiles;
 	for (const tile &t : tiles)
 		if (t.descriptor == descriptor && t.rows == rows && t.count == count && t.numbers == numbers)
 			return t.value.data();
-	const char *shared = seen().data();
-	size_t end = seen().size();
 	operand o(descriptor, rows);
 	unsigned depth = depth_of(numbers);
 	tiles.push_back(tile{ descriptor, rows, numbers, count, std::vector<double>((size_t)depth * count) });
 	double *value = tiles.back().value.data();
-	for (unsigned k = 0; k < depth; k++)
-		for (unsigned i = 0; i < count; i++)
-			value[k * count + tile_place(i, count)] = (double)o.value(shared, end, i, k, numbers);
+	const std::vector<char> &shared = seen();
+	for (unsigned k = 0; k < DEPTH; k += rows ? 1 : 8)
+		for (unsigned i = 0; i < count; i += rows ? 8 : 1) {
+			const char *piece = o.piece(shared, i, k);
+			if (numbers != EMULATE_BF16)
+				for (unsigned n = 0; n < 16; n++)
+					value[(2 * k + n) * count + tile_place(i, count)] = of_code((uint8_t)piece[n], numbers);
+			else
+				for (unsigned n = 0; n < 8; n++)
+					value[(rows ? k : k + n) * count + tile_place(rows ? i + n : i, count)] = of_bf16(piece + 2 * n);
+		}
 	return value;
 }
 
-typedef double two_doubles __attribute__((vector_size(16)));
-
 /* Adds to the sums of two rows and, in each of `count` times eight columns, two: side by side, because each sum waits for its last addend.
  * Addends are in the order of multiply_add. */
-template <unsigned count>
-static inline void add_products(const two_doubles (&left)[2][MOST_DEPTH], unsigned depth, const double *right, unsigned columns, bool add,
-                                float *sums)
+template <typename some_doubles, unsigned count>
+static inline __attribute__((always_inline)) void add_products(const double (&left)[2][MOST_DEPTH], unsigned depth, const double *right,
+                                                               unsigned columns, bool add, float *sums)
 {
-	two_doubles sum[count][2] = {};
-	if (add) {
-#pragma GCC unroll 4
-		for (unsigned n = 0; n < count; n++) {
-			sum[n][0] = two_doubles{ sums[n * 4], sums[n * 4 + 1] };
-			sum[n][1] = two_doubles{ sums[n * 4 + 2], sums[n * 4 + 3] };
-		}
-	}
+	const unsigned each = sizeof(some_doubles) / sizeof(double);
+	some_doubles sum[count][2] = {};
+#pragma GCC unroll 16
+	for (unsigned i = 0; add && i < 2 * count * each; i++)
+		sum[i / each / 2][i / 2 % 2][i / 4 * 2 % each + i % 2] = sums[i];
 	for (unsigned k = 0; k < depth; k++)
-#pragma GCC unroll 4
+#pragma GCC unroll 2
 		for (unsigned n = 0; n < count; n++) {
-			two_doubles both;
-			memcpy(&both, right + k * columns + n * 2, sizeof both);
-			sum[n][0] += left[0][k] * both;
-			sum[n][1] += left[1][k] * both;
+			some_doubles all;
+			memcpy(&all, right + k * columns + n * each, sizeof all);
+			sum[n][0] += left[0][k] * all;
+			sum[n][1] += left[1][k] * all;
 		}
 #pragma GCC unroll 16
-	for (unsigned i = 0; i < 4 * count; i++)
-		sums[i] = (float)sum[i / 4][i / 2 % 2][i % 2];
+	for (unsigned i = 0; i < 2 * count * each; i++)
+		sums[i] = (float)sum[i / each / 2][i / 2 % 2][i / 4 * 2 % each + i % 2];
 }
 
-/* The thread's part of a product: two rows, and in every eight columns two. */
-static void compute(const product &p, std::vector<float> &sums)
+typedef double four_doubles __attribute__((vector_size(32)));
+typedef double two_doubles __attribute__((vector_size(16)));
+
+/* The thread's part of a product: two rows, and in every eight columns two. Products are not fused with sums on any machine. */
+#if defined __x86_64__
+__attribute__((target_clones("avx2", "default")))
+#endif
+static void
+compute(const product &p, std::vector<float> &sums)
 {
 	unsigned lane = emulate_thread() % WARP, warp = emulate_thread() % GROUP / WARP, columns = (unsigned)p.columns;
 	unsigned depth = depth_of(p.a_numbers);
 	const double *a = p.fragment ? NULL : tile_values(p.a, p.a_rows, ROWS, p.a_numbers);
-	two_doubles left[2][MOST_DEPTH];
+	double left[2][MOST_DEPTH];
 	for (unsigned half = 0; half < 2; half++)
 		for (unsigned k = 0; k < depth; k++) {
 			uint32_t pair = p.lane[k % 8 / 2][half + (k >= 8 ? 2 : 0)];
-			double x = a ? a[k * ROWS + tile_place(warp * 16 + lane / 4 + half * 8, ROWS)]
-			             : (double)hspmd_bf16_to_float((uint16_t)(pair >> 16 * (k & 1)));
-			left[half][k] = two_doubles{ x, x };
+			left[half][k] = a ? a[k * ROWS + tile_place(warp * 16 + lane / 4 + half * 8, ROWS)]
+			                  : (double)hspmd_bf16_to_float((uint16_t)(pair >> 16 * (k & 1)));
 		}
 	const double *b = tile_values(p.b, p.b_rows, columns, p.b_numbers) + lane % 4 * (columns / 4);
 	unsigned n = 0;
 	for (; n + 4 <= columns / 8; n += 4)
-		add_products<4>(left, depth, b + n * 2, columns, p.add, &sums[n * 4]);
+		add_products<four_doubles, 2>(left, depth, b + n * 2, columns, p.add, &sums[n * 4]);
 	for (; n < columns / 8; n++)
-		add_products<1>(left, depth, b + n * 2, columns, p.add, &sums[n * 4]);
+		add_products<two_doubles, 1>(left, depth, b + n * 2, columns, p.add, &sums[n * 4]);
 }
 
 void emulate_products_wait(unsigned left)
