@@ -102,7 +102,7 @@ static int place(struct inference_forward *f, struct hspmd_error *err)
 	int rv = l.blocks && l.tensor && l.last ? 0 : hspmd_fail_memory(err, "preparing to generate");
 	if (!rv) {
 		find_lives(f, &l);
-		rv = hspmd_place_blocks(l.blocks, l.count, &f->arena_bytes, err);
+		rv = hspmd_place_blocks(l.blocks, l.count, 0, &f->arena_bytes, err);
 		for (size_t i = 0; !rv && i < l.count; i++)
 			f->offset[l.tensor[i]] = l.blocks[i].offset;
 	}

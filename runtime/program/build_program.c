@@ -94,8 +94,6 @@ static int make_passes(struct hspmd_program *p, const struct hspmd_program *of, 
 	    (type && (hspmd_program_fuse_ops(p, type->kind, err) || hspmd_program_pad_rows(p, type->kind, err))) ||
 	    hspmd_program_offload_activations(p, err))
 		return -1;
-	if (type)
-		hspmd_program_run_beside(p, type->kind);
 	return 0;
 }
 
@@ -105,7 +103,9 @@ static int make_instructions(struct hspmd_program *p, const struct hspmd_program
                              const struct hspmd_link_cost *across, struct hspmd_device *dev, struct hspmd_error *err)
 {
 	if (make_passes(p, of, pipelines, plan, cluster, across, err) || (p->varies && hspmd_program_make_room(p, source, plan, err)) ||
-	    hspmd_program_sync_gradients(p, pipelines, across, err) || hspmd_program_plan_memory(p, err) || measure_messages(p, dev, err))
+	    hspmd_program_sync_gradients(p, pipelines, across, err) || hspmd_program_plan_memory(p, 0, err) ||
+	    (p->device >= 0 && hspmd_program_run_beside(p, cluster->types[cluster->devices[p->device].type].kind, err)) ||
+	    measure_messages(p, dev, err))
 		return -1;
 	measure_slots(p);
 	hspmd_program_query_workspace(p, dev);

@@ -29,6 +29,7 @@ struct placer {
 	struct hspmd_slot_lifetime *lifetimes; /* per slot */
 	struct heap heaps[2];
 	size_t large; /* slots of at least this many bytes are in the second heap */
+	size_t goal;  /* no smaller arena is looked for */
 };
 
 static size_t aligned(size_t bytes)
@@ -341,17 +342,19 @@ static long find_blocks(const struct placer *pl, struct hspmd_memory_block **blo
 	return *blocks && *block_of ? count : -1;
 }
 
-/* If the slots take more memory than what lives at one time, place them by all lifetimes at once. */
+/* If the slots take more memory than the goal and than what lives at one time, place them by all lifetimes at once. */
 static int place_by_lifetimes(struct placer *pl)
 {
 	struct hspmd_program *p = pl->p;
 	struct hspmd_memory_block *blocks;
 	int *block_of;
 	size_t bytes = SIZE_MAX;
+	if (p->arena_bytes <= pl->goal)
+		return 0;
 	long count = find_blocks(pl, &blocks, &block_of);
 	int status = count < 0 ? hspmd_fail_memory(pl->err, "planning memory") : 0;
 	if (!status && hspmd_live_bytes(blocks, (size_t)count) < p->arena_bytes)
-		status = hspmd_place_blocks(blocks, (size_t)count, &bytes, pl->err);
+		status = hspmd_place_blocks(blocks, (size_t)count, pl->goal, &bytes, pl->err);
 	if (bytes < p->arena_bytes) {
 		p->arena_bytes = bytes;
 		for (size_t s = 0; s < p->slot_count; s++)
@@ -444,7 +447,7 @@ static int place_saved(struct placer *pl)
 		slots[count++] = slot;
 	}
 	if (!status && count)
-		status = hspmd_place_blocks(blocks, count, &p->saved_bytes, pl->err);
+		status = hspmd_place_blocks(blocks, count, 0, &p->saved_bytes, pl->err);
 	for (size_t i = 0; !status && i < count; i++)
 		p->slots[slots[i]].offset = blocks[i].offset;
 	free(blocks);
@@ -452,9 +455,32 @@ static int place_saved(struct placer *pl)
 	return status;
 }
 
-int hspmd_program_plan_memory(struct hspmd_program *p, struct hspmd_error *err)
+int hspmd_program_live_bytes(const struct hspmd_program *p, size_t *live, struct hspmd_error *err)
 {
-	struct placer pl = { .p = p, .err = err, .lifetimes = hspmd_calloc(p->slot_count, sizeof(struct hspmd_slot_lifetime)) };
+	struct hspmd_slot_lifetime *lifetimes = hspmd_calloc(p->slot_count, sizeof *lifetimes);
+	if (!lifetimes)
+		return hspmd_fail_memory(err, "planning memory");
+	hspmd_program_lifetimes(p, lifetimes);
+	memset(live, 0, (p->instruction_count + 1) * sizeof *live);
+	for (size_t s = 0; s < p->slot_count; s++) {
+		const struct hspmd_slot_lifetime *l = &lifetimes[s];
+		if (!l->used || p->slots[s].memory != HSPMD_ARENA_TRANSIENT)
+			continue;
+		/* What takes over another slot's memory has its own from there on where the other one ends. */
+		live[l->takes_over >= 0 ? lifetimes[l->takes_over].last + 1 : l->first] += slot_bytes(p, (int)s);
+		live[l->last + 1] -= slot_bytes(p, (int)s);
+	}
+	for (size_t i = 1; i < p->instruction_count; i++)
+		live[i] += live[i - 1];
+	free(lifetimes);
+	return 0;
+}
+
+int hspmd_program_plan_memory(struct hspmd_program *p, size_t goal, struct hspmd_error *err)
+{
+	struct placer pl = {
+		.p = p, .err = err, .goal = goal, .lifetimes = hspmd_calloc(p->slot_count, sizeof(struct hspmd_slot_lifetime))
+	};
 	if (!pl.lifetimes)
 		return hspmd_fail_memory(err, "planning memory");
 	p->fixed_bytes = p->host_bytes = p->saved_bytes = p->arena_bytes = 0;

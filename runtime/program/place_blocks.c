@@ -259,12 +259,13 @@ static double weight(const struct hspmd_memory_block *b, int kind)
 	return kind == 0 ? bytes : kind == 1 ? bytes * life : kind == 2 ? bytes * sqrt(life) : life;
 }
 
-/* Places all blocks again and again, as long as *bytes is more than `enough`; improves *bytes and offsets[]. */
-static void place_by_weights(struct skyline *p, int kind, size_t enough, size_t *bytes, size_t *offsets)
+/* Places all blocks again and again, as long as *bytes is more than `enough` and than `goal`; improves *bytes and offsets[]. */
+static void place_by_weights(struct skyline *p, int kind, size_t enough, size_t goal, size_t *bytes, size_t *offsets)
 {
 	for (size_t i = 0; i < p->count; i++)
 		p->weights[i] = weight(&p->blocks[i], kind);
-	for (size_t round = 0, in_vain = 0; round < ROUNDS && in_vain < ROUNDS_IN_VAIN && *bytes > enough; round++) {
+	size_t end = enough > goal ? enough : goal;
+	for (size_t round = 0, in_vain = 0; round < ROUNDS && in_vain<ROUNDS_IN_VAIN && * bytes> end; round++) {
 		if (*bytes < SIZE_MAX && (p->placed += p->count) > PLACED_MAX)
 			return;
 		size_t now = place_once(p);
@@ -287,7 +288,7 @@ static size_t power_of_two(size_t least)
 	return n;
 }
 
-int hspmd_place_blocks(struct hspmd_memory_block *blocks, size_t count, size_t *bytes, struct hspmd_error *err)
+int hspmd_place_blocks(struct hspmd_memory_block *blocks, size_t count, size_t goal, size_t *bytes, struct hspmd_error *err)
 {
 	struct skyline p = { .blocks = blocks, .count = count, .leaves = power_of_two(count) };
 	size_t enough = hspmd_live_bytes(blocks, count), *offsets = hspmd_calloc(count + 1, sizeof *offsets);
@@ -311,7 +312,7 @@ int hspmd_place_blocks(struct hspmd_memory_block *blocks, size_t count, size_t *
 			p.begins[at] = i;
 		}
 		for (int kind = 0; kind < WEIGHTS; kind++)
-			place_by_weights(&p, kind, enough, bytes, offsets);
+			place_by_weights(&p, kind, enough, goal, bytes, offsets);
 		for (size_t i = 0; i < count; i++)
 			blocks[i].offset = offsets[i];
 	}

@@ -20,7 +20,8 @@ size_t hspmd_live_bytes(const struct hspmd_memory_block *blocks, size_t count);
  * "Profile-guided memory optimization for deep neural networks", arXiv 1804.10001, where the longest life has the most weight). As long as
  * some blocks end above hspmd_live_bytes(), these are given more weight, and all are placed again ("squeaky wheel" optimization: Joslin and
  * Clements, JAIR 10, 1999). Several kinds of first weights are tried, bytes first; the best placement counts. The number of rounds is
- * limited, for large programs more strictly, so that the time grows hardly faster than the number of blocks. 0, or -1 with err (memory). */
-int hspmd_place_blocks(struct hspmd_memory_block *blocks, size_t count, size_t *bytes, struct hspmd_error *err);
+ * limited, for large programs more strictly, so that the time grows hardly faster than the number of blocks. The first placement that takes
+ * at most `goal` bytes counts, if there is one; 0: the best one does. 0, or -1 with err (memory). */
+int hspmd_place_blocks(struct hspmd_memory_block *blocks, size_t count, size_t goal, size_t *bytes, struct hspmd_error *err);
 
 #endif

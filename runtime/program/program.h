@@ -315,10 +315,14 @@ int hspmd_program_sync_gradients(struct hspmd_program *p, const struct hspmd_pip
 /* If micro-batches have different sizes: make room for values of every size that the plan's pipeline has (step_program.h). */
 int hspmd_program_make_room(struct hspmd_program *p, const struct hspmd_graph_source *source, const struct hspmd_plan *plan,
                             struct hspmd_error *err);
-/* Set the offsets of all slots. */
-int hspmd_program_plan_memory(struct hspmd_program *p, struct hspmd_error *err);
-/* Let products run beside other instructions, if the device's kind can do that (products_beside.c). */
-void hspmd_program_run_beside(struct hspmd_program *p, enum hspmd_device_kind kind);
+/* Set the offsets of all slots. No arena of less than `goal` bytes is looked for; 0: the smallest that is found. */
+int hspmd_program_plan_memory(struct hspmd_program *p, size_t goal, struct hspmd_error *err);
+/* Set live[i] to the bytes of the arena that instruction i needs: no plan takes less than the most of these. live has an element more than
+ * there are instructions. 0 or -1 (memory). */
+int hspmd_program_live_bytes(const struct hspmd_program *p, size_t *live, struct hspmd_error *err);
+/* Let products run beside other instructions, if the device's kind can do that and as far as the arena, whose plan is made, stays as large
+ * as it is (products_beside.c). Makes that plan again. 0 or -1 (memory). */
+int hspmd_program_run_beside(struct hspmd_program *p, enum hspmd_device_kind kind, struct hspmd_error *err);
 /* Of the bytes that the instruction behind a group of products beside it moves, the share of this product by its operations; 0: the
  * instruction is not such a product. */
 int64_t hspmd_program_bytes_beside(const struct hspmd_program *p, const struct hspmd_instruction *in);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Algorithms that one GPU has measured count on another, as nodes and restarts need to give the same bits: a choice that is not passed on,
- * or not obeyed; workspace that another choice has no room in. */
+ * or not obeyed; workspace that another choice has no room in. So does whether a product runs beside another operator. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -116,11 +116,91 @@ static void an_unknown_algorithm_is_not_used(void **state)
 	gpu->ops->close(gpu);
 }
 
+/* The line of `choices` that says whether the product runs beside others, with that as told. */
+static char *with_beside(const char *choices, bool beside)
+{
+	const uint64_t marks = (uint64_t)511 << 23; /* gemm.c, LEFT_MOST */
+	for (const char *line = choices; line && *line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
+		const char *is = strstr(line, " = "), *flags = is - 1, *end = strchr(is + 3, ' ');
+		char *text = NULL;
+		while (flags[-1] != ' ')
+			flags--;
+		if ((strtoull(flags, NULL, 16) & marks) != marks)
+			continue;
+		assert_true(asprintf(&text, "%.*s%d%.*s", (int)(is + 3 - line), line, beside, (int)strcspn(end, "\n"), end) > 0);
+		return text;
+	}
+	fail_msg("nothing was decided:\n%s", choices);
+	return NULL;
+}
+
+/* How many more things are asked of the device for the product if it may run beside others: to wait, and to be waited for. */
+static long asked_beside(struct hspmd_device *gpu, struct work *w, size_t workspace_bytes)
+{
+	struct hspmd_error err = { "" };
+	struct hspmd_prepared *prepared = NULL;
+	long counts[3][EMULATE_COUNTS];
+	w->product.workspace = gpu->ops->allocate(gpu, workspace_bytes + 1, &err);
+	w->product.workspace_bytes = workspace_bytes;
+	if (!w->product.workspace || gpu->ops->prepare(gpu, HSPMD_OP_LINEAR_GRAD_W, &w->product, &prepared, &err))
+		fail_msg("%s", err.text);
+	w->product.prepared = prepared;
+	gpu_counts(counts[0]);
+	if (gpu->ops->run(gpu, HSPMD_OP_LINEAR_GRAD_W, &w->product, &err))
+		fail_msg("%s", err.text);
+	gpu_counts(counts[1]);
+	if (gpu->ops->run_apart(gpu, HSPMD_OP_LINEAR_GRAD_W, &w->product, &err) || gpu->ops->join_apart(gpu, &err))
+		fail_msg("%s", err.text);
+	gpu_counts(counts[2]);
+	assert_int_equal(gpu->ops->synchronise(gpu, &err), 0);
+	w->product.prepared = NULL;
+	gpu->ops->prepared_free(gpu, prepared);
+	gpu->ops->release(gpu, w->product.workspace);
+	return (counts[2][EMULATE_ASKED] - counts[1][EMULATE_ASKED]) - (counts[1][EMULATE_ASKED] - counts[0][EMULATE_ASKED]);
+}
+
+static void a_decision_to_run_beside_counts_elsewhere(void **state)
+{
+	(void)state;
+	struct hspmd_device *gpus[2] = { gpu_open(), gpu_open() };
+	struct work works[2];
+	size_t room[2];
+	for (int i = 0; i < 2; i++) {
+		struct work *w = &works[i];
+		make(gpus[i], w);
+		w->product.input_count = 2;
+		w->product.in[0] = w->product.in[1] = matrix(w->memory, ROWS);
+		w->product.out[0] = matrix((char *)w->memory + ROWS * 128, 64);
+		w->product.bytes_beside = 2048; /* so many that both could be faster beside each other than one after the other */
+		room[i] = gpus[i]->ops->workspace(gpus[i], HSPMD_OP_LINEAR_GRAD_W, &w->product);
+	}
+	char *chosen = gpus[0]->ops->choices(gpus[0]);
+	for (int beside = 0; beside < 3; beside++) {
+		char *told = with_beside(chosen, beside % 2);
+		for (int i = 0; i < 2; i++) {
+			char *now;
+			assert_int_equal(gpus[i]->ops->choose(gpus[i], told), 0);
+			assert_int_equal(gpus[i]->ops->workspace(gpus[i], HSPMD_OP_LINEAR_GRAD_W, &works[i].product), room[i]);
+			assert_int_equal(asked_beside(gpus[i], &works[i], room[i]), beside % 2 ? 2 : 0);
+			now = gpus[i]->ops->choices(gpus[i]);
+			assert_non_null(strstr(now, told));
+			free(now);
+		}
+		free(told);
+	}
+	free(chosen);
+	for (int i = 0; i < 2; i++) {
+		gpus[i]->ops->release(gpus[i], works[i].memory);
+		gpus[i]->ops->close(gpus[i]);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_choice_counts_elsewhere),
 		cmocka_unit_test(an_unknown_algorithm_is_not_used),
+		cmocka_unit_test(a_decision_to_run_beside_counts_elsewhere),
 	};
 	struct hspmd_device *gpu = gpu_open();
 	gpu->ops->close(gpu);

@@ -40,7 +40,7 @@ static double place(void)
 	struct hspmd_error err = { "" };
 	size_t bytes = 0, end = 0, live;
 	qsort(blocks, count, sizeof *blocks, by_first);
-	assert_int_equal(hspmd_place_blocks(blocks, count, &bytes, &err), 0);
+	assert_int_equal(hspmd_place_blocks(blocks, count, 0, &bytes, &err), 0);
 	live = hspmd_live_bytes(blocks, count);
 	for (size_t i = 0; i < count; i++) {
 		const struct hspmd_memory_block *a = &blocks[i];
@@ -62,7 +62,7 @@ static void no_blocks_take_nothing(void **state)
 	struct hspmd_error err = { "" };
 	size_t bytes = 1;
 	(void)state;
-	assert_int_equal(hspmd_place_blocks(blocks, 0, &bytes, &err), 0);
+	assert_int_equal(hspmd_place_blocks(blocks, 0, 0, &bytes, &err), 0);
 	assert_int_equal(bytes, 0);
 	assert_int_equal(hspmd_live_bytes(blocks, 0), 0);
 }

@@ -116,9 +116,12 @@ int hspmd_cuda_run_apart(struct hspmd_cuda *cuda, enum hspmd_opcode op, const st
 int hspmd_cuda_join_apart(struct hspmd_cuda *cuda, struct hspmd_error *err);
 /* Returns true if what is prepared may be run so. */
 bool hspmd_cuda_can_run_apart(const struct hspmd_cuda *cuda);
+/* Create cuda->apart, the stream of such work, and its events, if they are not there yet; and destroy them. */
+cudaError_t hspmd_cuda_apart_create(struct hspmd_cuda *cuda);
 void hspmd_cuda_apart_destroy(struct hspmd_cuda *cuda);
-/* A stream whose blocks begin before those of the device's own stream that also wait for a multiprocessor. */
-cudaError_t hspmd_cuda_apart_stream(cudaStream_t *stream);
+/* What is asked of cuda->apart from now on begins when all that was asked of cuda->stream is done; and the other way round. */
+cudaError_t hspmd_cuda_apart_fork(const struct hspmd_cuda *cuda);
+cudaError_t hspmd_cuda_apart_join(const struct hspmd_cuda *cuda);
 
 /* ---- copies to and from host memory (staging.c) */
 

@@ -6,8 +6,8 @@
  * Environment:
  * - HSPMD_CUDA_CANDIDATES=N measures up to N of the proposals (default 8, at most 64).
  * - HSPMD_CUDA_TUNE=0 takes the first proposal of the heuristics without measuring.
- * - HSPMD_CUDA_PRODUCTS_BESIDE=auto: products run beside other operators where that is measured to be faster (gemm_beside.c); =N: all that
- *   can do, and leave them N multiprocessors, without measuring. Without it, or =0: none.
+ * - HSPMD_CUDA_PRODUCTS_BESIDE=0: no product runs beside another operator; =N: all that can do, and leave them N multiprocessors, without
+ *   measuring. Without it, or =auto: where that is measured to be faster (gemm_beside.c).
  * - HSPMD_CUDA_CACHE names the file's folder (default $XDG_CACHE_HOME/hspmd or ~/.cache/hspmd; empty: no file).
  * - HSPMD_CUDA_TF32=1 lets all products of F32 use TF32, as a job's "precision": "tf32" does. */
 #ifndef HSPMD_CUDA_GEMM_H
@@ -73,8 +73,10 @@ static inline int64_t hspmd_cuda_gemm_ldd(const struct hspmd_cuda_gemm *p)
 	return p->ldd ? p->ldd : p->n;
 }
 
-/* gemm_beside.c: how many multiprocessors the product is to leave to operators beside it, which move so many bytes; 0: it is faster alone,
- * before them. *other: how many it leaves if it does: the choice that counts may be made elsewhere (hspmd_cuda_blas_choose). */
+/* gemm_beside.c: how many multiprocessors the product is to leave to operators beside it, which move so many bytes; 0: it runs alone,
+ * before them, because that was measured to be faster, or nothing was measured (HSPMD_CUDA_TUNE=0, no memory for it), or
+ * HSPMD_CUDA_PRODUCTS_BESIDE is 0. *other: how many it leaves if it does: the choice that counts may be made elsewhere
+ * (hspmd_cuda_blas_choose). */
 int hspmd_cuda_gemm_leave(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, int64_t bytes, int *other);
 /* Returns true if choices are measured. */
 bool hspmd_cuda_gemm_is_tuned(const struct hspmd_cuda *cuda);

@@ -61,51 +61,45 @@ static int expect(const struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p
 /* ---- measuring */
 
 struct rehearsal {
-	struct hspmd_cuda here, apart; /* the device, with two streams */
+	struct hspmd_cuda here; /* the device, with two streams of its own */
 	struct hspmd_cuda_gemm p;
 	struct hspmd_cuda_gemm_trial trial;
 	void *from, *to;
 	size_t room;
 	int64_t bytes;
-	cudaEvent_t fork, done;
 };
 
 static int run_both(const void *what)
 {
 	const struct rehearsal *r = what;
-	struct hspmd_cuda here = r->here, apart = r->apart;
+	struct hspmd_cuda here = r->here, on = r->here;
 	bool beside = r->p.left > 0;
-	if (beside && (cudaEventRecord(r->fork, here.stream) || cudaStreamWaitEvent(apart.stream, r->fork, 0)))
-		return -1;
-	if (hspmd_cuda_gemm_run(beside ? &apart : &here, &r->p, r->trial.workspace, HSPMD_CUDA_GEMM_WORKSPACE, NULL))
+	on.stream = beside ? here.apart : here.stream;
+	if ((beside && hspmd_cuda_apart_fork(&here)) ||
+	    hspmd_cuda_gemm_run(&on, &r->p, r->trial.workspace, HSPMD_CUDA_GEMM_WORKSPACE, NULL))
 		return -1;
 	hspmd_cuda_move_bytes(&here, r->to, r->from, r->room, r->bytes);
-	return beside && (cudaEventRecord(r->done, apart.stream) || cudaStreamWaitEvent(here.stream, r->done, 0)) ? -1 : 0;
+	return beside && hspmd_cuda_apart_join(&here) ? -1 : 0;
 }
 
 static bool start(struct rehearsal *r, const struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, int64_t bytes)
 {
-	r->here = r->apart = *cuda;
+	r->here = *cuda;
+	r->here.apart = NULL;
+	r->here.apart_fork = r->here.apart_done = NULL;
 	r->bytes = bytes;
 	r->room = bytes / 2 < (int64_t)ROOM_MOST ? (size_t)bytes / 2 + 16 : ROOM_MOST;
-	r->apart.stream = NULL;
 	if (!hspmd_cuda_gemm_trial_start(&r->trial, p))
 		return false;
 	r->here.stream = r->trial.watch.stream;
-	return !hspmd_cuda_apart_stream(&r->apart.stream) && !cudaEventCreateWithFlags(&r->fork, cudaEventDisableTiming) &&
-	       !cudaEventCreateWithFlags(&r->done, cudaEventDisableTiming) && !cudaMalloc(&r->from, r->room) &&
-	       !cudaMalloc(&r->to, r->room) && !cudaMemsetAsync(r->from, 0x3c, r->room, r->here.stream);
+	return !hspmd_cuda_apart_create(&r->here) && !cudaMalloc(&r->from, r->room) && !cudaMalloc(&r->to, r->room) &&
+	       !cudaMemsetAsync(r->from, 0x3c, r->room, r->here.stream);
 }
 
 static void end(struct rehearsal *r)
 {
 	cudaGetLastError(); /* it is no error that nothing can be measured */
-	if (r->apart.stream)
-		cudaStreamDestroy(r->apart.stream);
-	if (r->fork)
-		cudaEventDestroy(r->fork);
-	if (r->done)
-		cudaEventDestroy(r->done);
+	hspmd_cuda_apart_destroy(&r->here);
 	cudaFree(r->from);
 	cudaFree(r->to);
 	hspmd_cuda_gemm_trial_end(&r->trial);
@@ -138,20 +132,20 @@ static bool measure(const struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm 
 int hspmd_cuda_gemm_leave(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, int64_t bytes, int *other)
 {
 	const char *told = getenv("HSPMD_CUDA_PRODUCTS_BESIDE");
-	bool measured = told && !strcmp(told, "auto"), faster = false;
+	bool faster = false;
 	int left = told ? atoi(told) : 0, most = cuda->multiprocessors - 1;
 	*other = 0;
 	if (!hspmd_cuda_can_run_apart(cuda) || !hspmd_cuda_gemm_exists(cuda, p))
 		return 0;
-	if (!measured)
+	if (told && strcmp(told, "auto") != 0)
 		return *other = left < 0 ? 0 : left < most ? left : most;
 	*other = expect(cuda, p, (double)bytes);
 	if (!*other || !hspmd_cuda_gemm_is_tuned(cuda))
-		return *other;
+		return *other = 0;
 	if (hspmd_cuda_gemm_known_beside(cuda, p, bytes, &left))
 		return left ? *other : 0;
-	measured = measure(cuda, p, *other, bytes, &faster);
-	left = measured && !faster ? 0 : *other;
+	bool measured = measure(cuda, p, *other, bytes, &faster);
+	left = faster ? *other : 0;
 	hspmd_cuda_gemm_remember_beside(cuda, p, bytes, left, measured);
 	return left;
 }
