@@ -30,7 +30,7 @@ struct training {
 	const char *config, *job;
 	int layers;
 	bool bf16;
-	const char *devices; /* NULL: one */
+	bool two; /* devices, each with a micro-batch; else one with both */
 };
 
 /* beside: HSPMD_CUDA_PRODUCTS_BESIDE; streams: HSPMD_EMULATE_STREAMS. */
@@ -40,19 +40,23 @@ static struct outcome train(const struct training *t, const char *beside, const 
 	struct hspmd_error err = { "" };
 	char plan[512];
 	long before[EMULATE_COUNTS], after[EMULATE_COUNTS];
-	snprintf(plan, sizeof plan,
-	         "{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":2,\"seq_len\":16,\"schedule\":\"1f1b\",\"pipelines\":["
-	         "{\"micro_batches\":2,\"stages\":[{\"layers\":[0,%d],\"devices\":[\"n:0%s\"]}]}]}",
-	         t->layers, t->devices ? t->devices : "");
+	int at = snprintf(plan, sizeof plan,
+	                  "{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":2,\"seq_len\":16,\"schedule\":\"1f1b\","
+	                  "\"pipelines\":[");
+	for (int d = 0; d <= t->two; d++)
+		at += snprintf(plan + at, sizeof plan - (size_t)at,
+		               "%s{\"micro_batches\":%d,\"stages\":[{\"layers\":[0,%d],\"devices\":[\"n:%d\"]}]}", d ? "," : "", 2 - t->two,
+		               t->layers, d);
+	snprintf(plan + at, sizeof plan - (size_t)at, "]}");
 	struct trainer_options options = { .model = t->config,
 		                           .plan = plan,
-		                           .devices = t->devices ? 2 : 1,
-		                           .gpus = t->devices ? 3 : 1,
+		                           .devices = t->two ? 2 : 1,
+		                           .gpus = t->two ? 3 : 1,
 		                           .steps = STEPS,
 		                           .bf16 = t->bf16,
 		                           .documents = t->job != NULL,
 		                           .job = t->job,
-		                           .on_end = t->devices ? NULL : trainer_sum_parameters,
+		                           .on_end = t->two ? NULL : trainer_sum_parameters,
 		                           .context = &o.sum };
 	setenv("HSPMD_CUDA_PRODUCTS_BESIDE", beside, 1);
 	setenv("HSPMD_CUDA_GRAPHS", graphs, 1);
@@ -92,7 +96,7 @@ static void check(const struct training *t, const char *graphs)
 		assert_memory_equal(first.losses, beside.losses, sizeof first.losses);
 		assert_true(first.sum == beside.sum);
 		/* Products did run beside others: without graphs, more was asked for. (Several devices count in processes of their own.) */
-		assert_true(!gpu_is_emulated() || t->devices || !strcmp(graphs, "1") || beside.asked > before.asked);
+		assert_true(!gpu_is_emulated() || t->two || !strcmp(graphs, "1") || beside.asked > before.asked);
 	}
 }
 
@@ -101,10 +105,10 @@ static void the_bits_are_the_same(void **state)
 {
 	(void)state;
 	static const struct training all[] = {
-		{ trainer_llama, NULL, 5, true, NULL },    { trainer_gpt2, NULL, 5, true, NULL },
-		{ trainer_llama, NULL, 5, false, NULL },   { trainer_mixtral, NULL, 4, true, NULL },
-		{ trainer_gpt2, NULL, 5, false, NULL },    { trainer_gpt2, "{\"data\":{\"lengths\":[8,14,16]}}", 5, true, NULL },
-		{ trainer_mixtral, NULL, 4, false, NULL },
+		{ trainer_llama, NULL, 5, true, false },    { trainer_gpt2, NULL, 5, true, false },
+		{ trainer_llama, NULL, 5, false, false },   { trainer_mixtral, NULL, 4, true, false },
+		{ trainer_gpt2, NULL, 5, false, false },    { trainer_gpt2, "{\"data\":{\"lengths\":[8,14,16]}}", 5, true, false },
+		{ trainer_mixtral, NULL, 4, false, false },
 	};
 	const unsigned cases = 2 * sizeof all / sizeof *all, count = gpu_is_emulated() ? draw_count(4, cases) : cases,
 	               first = draw_first(count, cases);
@@ -116,7 +120,7 @@ static void the_bits_are_the_same(void **state)
 static void sums_wait_for_products(void **state)
 {
 	(void)state;
-	static const struct training two[] = { { trainer_llama, NULL, 5, true, "-1" }, { trainer_gpt2, NULL, 5, false, "-1" } };
+	static const struct training two[] = { { trainer_llama, NULL, 5, true, true }, { trainer_gpt2, NULL, 5, false, true } };
 	const unsigned i = draw_first(1, 2);
 	check(&two[i], "0");
 	check(&two[i], "1");
@@ -126,7 +130,7 @@ static void sums_wait_for_products(void **state)
 static void measured(void **state)
 {
 	(void)state;
-	static const struct training t = { trainer_llama, NULL, 5, true, NULL };
+	static const struct training t = { trainer_llama, NULL, 5, true, false };
 	struct outcome before = train(&t, "0", "0", "late");
 	setenv("HSPMD_CUDA_TUNE", "1", 1);
 	struct outcome chosen = train(&t, "auto", "0", "late");

@@ -2,6 +2,7 @@
 /* Streams, events and memory: see cuda_runtime.h. */
 #include <chrono>
 #include <map>
+#include <set>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -167,6 +168,10 @@ struct allocation {
 
 static std::mutex memory_lock;
 static std::map<void *, allocation> memory;
+static std::vector<allocation> freed; /* and still mapped */
+
+static std::mutex streams_lock;
+static std::set<emulate_stream *> streams;
 
 /* Bytes of the device that this process has allocated; environment HSPMD_EMULATE_MEMORY limits them (bytes; not set: no limit). */
 static size_t device_bytes;
@@ -203,6 +208,20 @@ static cudaError_t allocate(void **data, size_t bytes)
 	return cudaSuccess;
 }
 
+/* Returns true if a stream has work to do, or one is just doing it. */
+static bool is_busy()
+{
+	std::lock_guard<std::mutex> guard(streams_lock);
+	for (emulate_stream *s : streams) {
+		std::unique_lock<std::mutex> own(s->lock, std::try_to_lock);
+		if (!own || s->working || !s->waiting.empty())
+			return true;
+	}
+	return false;
+}
+
+/* A GPU frees memory when the work is done that was asked of it before. Here that work may be done later, if the host waits for no stream
+ * that does it: what it still writes is lost, as on a GPU, and does not end the process. */
 static cudaError_t release(void *data)
 {
 	if (!data)
@@ -214,8 +233,13 @@ static cudaError_t release(void *data)
 	for (size_t i = 0; i < found->second.slack; i++)
 		if (((unsigned char *)data)[found->second.bytes + i] != WATCH)
 			emulate_end("something was written beyond a buffer's end");
-	munmap(found->second.map, found->second.map_bytes);
+	freed.push_back(found->second);
 	memory.erase(found);
+	if (is_busy())
+		return cudaSuccess;
+	for (const allocation &a : freed)
+		munmap(a.map, a.map_bytes);
+	freed.clear();
 	return cudaSuccess;
 }
 
@@ -239,8 +263,6 @@ std::function<void()> wait_for_record(emulate_stream *stream, const std::shared_
 			drain(other, state, number);
 	};
 }
-
-static std::atomic<int> living_streams{ 0 };
 
 extern "C" {
 
@@ -286,7 +308,11 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned)
 {
 	*stream = new emulate_stream;
-	(*stream)->early = living_streams++ > 0;
+	{
+		std::lock_guard<std::mutex> guard(streams_lock);
+		(*stream)->early = !streams.empty();
+		streams.insert(*stream);
+	}
 	if (is_eager())
 		(*stream)->worker = std::thread(work_along, *stream);
 	return cudaSuccess;
@@ -328,8 +354,11 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream)
 		}
 		stream->worker.join();
 	}
+	{
+		std::lock_guard<std::mutex> guard(streams_lock);
+		streams.erase(stream);
+	}
 	delete stream;
-	living_streams--;
 	return cudaSuccess;
 }
 
