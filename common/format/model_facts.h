@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 
+#include "common/format/attention_memory.h"
 #include "common/format/plan.h"
 
 #define HSPMD_RECOMPUTE_KINDS (HSPMD_RECOMPUTE_FULL + 1)
@@ -129,6 +130,7 @@ struct hspmd_layer_facts {
 	/* The part of `forward` that the backward pass repeats. */
 	struct hspmd_layer_pass again[HSPMD_RECOMPUTE_KINDS][HSPMD_FACTS_WIDTHS];
 	struct hspmd_facts_amount workspace[HSPMD_FACTS_FORMS][HSPMD_WORKSPACES]; /* bytes, on GPUs (gathered) and CPUs */
+	struct hspmd_attention_sizes attention; /* of one sample, whose gradient has the most scores; no heads: there is none */
 	struct hspmd_layer_products products;
 	/* [form][context parallelism][division][recompute]; if there are fewer lists of operators, the others' are as the kind before. They
 	 * differ in more than in shares: a group has what it gathers, and what it sends and receives. */

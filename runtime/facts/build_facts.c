@@ -336,6 +336,7 @@ static void set_work(struct build *b, enum hspmd_facts_width width, int kind, co
 			f->workspace[form][which] =
 			        workspace_of(at, kind, (enum hspmd_facts_workspace)which, form != HSPMD_FACTS_PARTS_FP32);
 	}
+	f->attention = at[WORK_ONE].plain[kind][1].attention;
 	f->recomputable = f->again[HSPMD_RECOMPUTE_FULL][width].kernels > 0;
 	if (f->recomputable)
 		f->again[HSPMD_RECOMPUTE_FULL][width].gathered_bytes = f->forward[width].gathered_bytes;

@@ -115,6 +115,7 @@ struct hspmd_probe_pass {
 	double fp8, fp8_experts;           /* of the flops, those of products of FP8 operands; and of these, those of experts */
 	double windows;                    /* bytes */
 	struct hspmd_facts_messages messages;
+	struct hspmd_attention_sizes attention; /* whose gradient has the most scores; no heads: there is none */
 	double workspace[2][HSPMD_WORKSPACES]; /* each of the operator that needs most; [1]: at once (op_type.h) */
 };
 void hspmd_probe_work(const struct hspmd_program *p, struct hspmd_probe_pass (*passes)[2]);

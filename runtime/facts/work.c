@@ -41,6 +41,16 @@ static void add_workspace(const struct hspmd_op_type *type, const struct hspmd_o
 		most[i] = fmax(most[i], of[i]);
 }
 
+static void add_attention(const struct hspmd_op_type *type, const struct hspmd_op_view *v, struct hspmd_attention_sizes *most)
+{
+	struct hspmd_attention_sizes a;
+	if (!type->attention)
+		return;
+	type->attention(v, &a);
+	if (a.heads * a.queries * a.keys > most->heads * most->queries * most->keys)
+		*most = a;
+}
+
 static void add_operator(const struct hspmd_program *p, const struct hspmd_spmd_node *n, struct hspmd_probe_pass *pass)
 {
 	const struct hspmd_op_type *type = hspmd_op_types[p->graph->ops[n->op].opcode];
@@ -57,6 +67,7 @@ static void add_operator(const struct hspmd_program *p, const struct hspmd_spmd_
 	pass->bytes += bytes;
 	pass->windows += type->windows ? type->windows(&v) : 0;
 	pass->kernels++;
+	add_attention(type, &v, &pass->attention);
 	for (int at_once = 0; at_once < 2; at_once++)
 		add_workspace(type, &v, at_once, pass->workspace[at_once]);
 }

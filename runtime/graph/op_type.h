@@ -4,6 +4,7 @@
 #define HSPMD_GRAPH_OP_TYPE_H
 
 #include "common/error.h"
+#include "common/format/attention_memory.h"
 #include "runtime/annotation/annotation.h"
 #include "runtime/tensor/dtype.h"
 #include "runtime/tensor/opcode.h"
@@ -77,6 +78,8 @@ struct hspmd_op_type {
 	double (*workspace)(const struct hspmd_op_view *v, bool at_once);
 	/* Of these, the bytes of weights, which are as many for any number of samples. NULL: there are none. */
 	double (*weights_workspace)(const struct hspmd_op_view *v, bool at_once);
+	/* Sizes of the attention whose gradient it is. NULL: of none. */
+	void (*attention)(const struct hspmd_op_view *v, struct hspmd_attention_sizes *sizes);
 	/* Matrix products that it consists of: sets *extent to the most rows or columns of a factor, apart from positions, of which *rows
 	 * are summed. NULL: it has none that a device packs (common/format/cluster.h). */
 	void (*product)(const struct hspmd_op_view *v, double *extent, double *rows);

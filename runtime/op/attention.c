@@ -223,6 +223,25 @@ static void cost_sinks_grad(const struct hspmd_op_view *v, double *flops, double
 	hspmd_op_cost_per_element(v, 2, flops, bytes);
 }
 
+/* Neither GPU kernels on tensor cores nor cuDNN compute all of it. Inputs as in rule_grad. */
+static void sizes_grad(const struct hspmd_op_view *v, struct hspmd_attention_sizes *sizes)
+{
+	const struct hspmd_shape *q = &v->in[1], *k = is_packed(q) ? q : &v->in[2];
+	int64_t d = v->attr->head_dim;
+	int segments = is_packed(q) ? 4 : 6;
+	bool whole = !hspmd_op_has_input(v, segments + 1) && !hspmd_op_has_input(v, segments + 2) && !(v->attr->softcap > 0);
+	*sizes = (struct hspmd_attention_sizes){ .batches = q->dim[0],
+		                                 .queries = v->in[0].dim[1],
+		                                 .keys = k->dim[1],
+		                                 .heads = hspmd_op_last_dim(q) / d,
+		                                 .kv_heads = hspmd_op_last_dim(k) / d,
+		                                 .head_dim = d };
+	sizes->group = sizes->heads / sizes->kv_heads;
+	sizes->wgmma = whole && (d == 64 || d == 128);
+	sizes->dnn = sizes->wgmma && !hspmd_op_has_input(v, segments) && !v->attr->bidirectional &&
+	             sizes->queries % HSPMD_ATTENTION_TILE == 0 && sizes->keys % HSPMD_ATTENTION_TILE == 0;
+}
+
 #define REAL(name, ...)                                                                                                                    \
 	{                                                                                                                                  \
 		name, __VA_ARGS__, HSPMD_EXAMPLE_REAL                                                                                      \
@@ -280,4 +299,5 @@ const struct hspmd_op_type hspmd_op_attention_grad = {
 	.output_count = 3,
 	.rule = rule_grad,
 	.cost = cost_grad,
+	.attention = sizes_grad,
 };

@@ -248,6 +248,19 @@ static double experts_workspace(const struct hspmd_program *p, const struct hspm
 	return (double)hspmd_dtype_bytes(x.dtype) * rows * ((1 + backward) * width + 3 * inner + fmax(inner, width));
 }
 
+/* What the gradient of an attention has in memory on a GPU: sums of rows and, where kernels for compute capability 9.0 or cuDNN compute it,
+ * gradients of scores, of which cuDNN may take a third more. */
+static double attention_workspace(const struct hspmd_program *p, const struct hspmd_instruction *in)
+{
+	if (in->kind != HSPMD_INSTRUCTION_RUN || in->opcode != HSPMD_OP_ATTENTION_GRAD)
+		return 0;
+	struct hspmd_view dy = hspmd_program_slot_view(p, in->in[0], NULL), q = hspmd_program_slot_view(p, in->in[1], NULL);
+	struct hspmd_view k = q.rank == 4 ? q : hspmd_program_slot_view(p, in->in[2], NULL);
+	int64_t d = in->attr->head_dim;
+	double rows = (double)(dy.shape[0] * dy.shape[1] * dy.shape[2] / d), scores = 2 * rows * (double)k.shape[1];
+	return 4 * rows + ((d == 64 || d == 128) && !(in->attr->softcap > 0) ? scores * 4 / 3 : 0);
+}
+
 /* Bytes of a device's program on a GPU, without the small workspaces of other kernels. *host: of the host's memory. */
 static double planned_on_gpu(const struct hspmd_model *m, const struct hspmd_plan *p, const struct hspmd_cluster *c, int device,
                              double *host)
@@ -264,7 +277,8 @@ static double planned_on_gpu(const struct hspmd_model *m, const struct hspmd_pla
 	double bytes = (double)hspmd_program_memory(program), workspace = 0;
 	*host = (double)(program->host_bytes + program->saved_bytes);
 	for (size_t i = 0; i < program->instruction_count; i++)
-		workspace = fmax(workspace, experts_workspace(program, &program->instructions[i]));
+		workspace = fmax(workspace, fmax(experts_workspace(program, &program->instructions[i]),
+		                                 attention_workspace(program, &program->instructions[i])));
 	bytes += workspace;
 	hspmd_program_destroy(program);
 	return bytes;

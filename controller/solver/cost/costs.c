@@ -73,6 +73,7 @@ static void facts_from_model(struct hspmd_costs *c)
 		f->memory[1] = facts->memory[c->forms[1]];
 		f->workspace[0] = facts->workspace[gathered];
 		f->workspace[1] = facts->workspace[HSPMD_FACTS_PARTS_FP32];
+		f->attention = width == HSPMD_FACTS_BF16 && facts->attention.heads ? &facts->attention : NULL;
 		f->products = &facts->products;
 		f->saved_scale = f->memory_scale = narrow;
 		const struct hspmd_layer_tie *tie = &c->facts->ties[l];

@@ -40,6 +40,7 @@ struct hspmd_layer_info {
 	/* Memory: [in parts][context parallel][division][recompute, of the facts]; the first as in struct hspmd_device_share. */
 	const struct hspmd_layer_memory (*memory[2])[HSPMD_FACTS_DIVISIONS][HSPMD_RECOMPUTE_KINDS];
 	const struct hspmd_facts_amount *workspace[2]; /* [in parts], HSPMD_WORKSPACES of them; NULL: none */
+	const struct hspmd_attention_sizes *attention; /* in BF16; NULL: none */
 	const struct hspmd_layer_products *products;   /* NULL: none */
 	double saved_scale, memory_scale;              /* factors of what is saved for the backward pass, and of other memory */
 	bool same_memory;                              /* its memory equals that of the layer before (hspmd_layer_same_memory) */
@@ -209,7 +210,11 @@ struct hspmd_device_share {
 	bool sequence_parallel; /* activations between the sharded parts are sharded along the sequence */
 	bool in_parts;          /* a context group's attention takes keys and values part by part (hspmd_type_takes_parts) */
 	const struct hspmd_product_blocks *blocks; /* that the device packs */
+	bool wgmma, dnn;                           /* a GPU with products of warp-groups; one that may have cuDNN */
 };
+/* That of a device of the type. */
+struct hspmd_device_share hspmd_device_share_of(const struct hspmd_device_type *type, double share, double context_share,
+                                                bool sequence_parallel);
 /* The part of the stage's device `which`. */
 struct hspmd_device_share hspmd_stage_device(const struct hspmd_costs *c, const struct hspmd_stage *s, int which);
 /* Returns true if attention on these devices does that, in a precision in which they can. */

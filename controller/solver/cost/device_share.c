@@ -2,6 +2,7 @@
 /* The part of a stage that one of its devices has. */
 #include <math.h>
 
+#include "common/format/device_speed.h"
 #include "common/format/device_traits.h"
 #include "controller/solver/cost/costs.h"
 
@@ -31,9 +32,20 @@ bool hspmd_type_takes_parts(const struct hspmd_device_type *type)
 	return hspmd_device_traits(type->kind)->takes_parts;
 }
 
+struct hspmd_device_share hspmd_device_share_of(const struct hspmd_device_type *type, double share, double context_share,
+                                                bool sequence_parallel)
+{
+	return (struct hspmd_device_share){ .share = share,
+		                            .context_share = context_share,
+		                            .sequence_parallel = sequence_parallel,
+		                            .in_parts = hspmd_type_takes_parts(type),
+		                            .blocks = &type->product_blocks,
+		                            .wgmma = hspmd_capability_has_wgmma(type->compute_capability),
+		                            .dnn = hspmd_device_traits(type->kind)->origin == HSPMD_ORIGIN_NVIDIA };
+}
+
 struct hspmd_device_share hspmd_stage_device(const struct hspmd_costs *c, const struct hspmd_stage *s, int which)
 {
 	const struct hspmd_device_type *type = &c->cluster->types[c->cluster->devices[s->devices[which]].type];
-	return (struct hspmd_device_share){ hspmd_stage_share(s, which), hspmd_stage_context_share(s, which), s->sequence_parallel,
-		                            hspmd_type_takes_parts(type), &type->product_blocks };
+	return hspmd_device_share_of(type, hspmd_stage_share(s, which), hspmd_stage_context_share(s, which), s->sequence_parallel);
 }

@@ -20,6 +20,19 @@ static double packed_bytes(const struct hspmd_layer_info *f, int micro_batch, co
 	return 4 * fmin(depth, (double)b->depth) * (fmin(extent, (double)b->columns) + (double)b->rows);
 }
 
+/* Whole heads: those that a device has, and those of keys and values that they read. */
+static double attention_bytes(const struct hspmd_layer_info *f, int micro_batch, const struct hspmd_device_share *device)
+{
+	if (!f->attention || !(device->wgmma || device->dnn))
+		return 0;
+	struct hspmd_attention_sizes a = *f->attention;
+	a.batches = micro_batch;
+	a.queries = (int64_t)ceil((double)a.queries * device->context_share);
+	a.heads = (int64_t)fmax(1, round((double)a.heads * device->share));
+	a.kv_heads = (a.heads + a.group - 1) / a.group;
+	return (double)hspmd_attention_workspace(&a, device->wgmma, device->dnn);
+}
+
 double hspmd_layer_workspace(const struct hspmd_layer_info *f, int micro_batch, const struct hspmd_device_share *device)
 {
 	const struct hspmd_facts_amount *of = f->workspace[device->in_parts];
@@ -27,7 +40,7 @@ double hspmd_layer_workspace(const struct hspmd_layer_info *f, int micro_batch, 
 	if (of)
 		bytes += micro_batch * hspmd_bytes_at(&of[HSPMD_WORKSPACE_SAMPLES], 1, device) +
 		         hspmd_bytes_at(&of[HSPMD_WORKSPACE_WEIGHTS], 1, device);
-	return bytes;
+	return fmax(bytes, attention_bytes(f, micro_batch, device));
 }
 
 bool hspmd_layer_same_memory(const struct hspmd_layer_info *a, const struct hspmd_layer_info *b)
@@ -35,8 +48,8 @@ bool hspmd_layer_same_memory(const struct hspmd_layer_info *a, const struct hspm
 	for (int parts = 0; parts < 2; parts++)
 		if (a->memory[parts] != b->memory[parts] && memcmp(a->memory[parts], b->memory[parts], 2 * sizeof *a->memory[parts]) != 0)
 			return false;
-	return a->workspace[0] == b->workspace[0] && a->products == b->products && a->saved_scale == b->saved_scale &&
-	       a->memory_scale == b->memory_scale;
+	return a->workspace[0] == b->workspace[0] && a->attention == b->attention && a->products == b->products &&
+	       a->saved_scale == b->saved_scale && a->memory_scale == b->memory_scale;
 }
 
 double hspmd_layer_saved_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,

@@ -3,6 +3,7 @@
  * synchronised last, which device is fullest, and what one more device of each type would bring (by searching again with it). */
 #include "controller/solver/report/explain.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -142,18 +143,20 @@ static void write_memory(FILE *f, const struct hspmd_costs *costs, const struct 
 	struct location at = fullest(c, p);
 	const struct hspmd_pipeline *pipe = &p->pipelines[at.pipeline];
 	char name[256];
-	double state = 0;
+	double state = 0, workspace = 0;
 	if (!(at.share > 0))
 		return;
 	for (int s = at.stage; s < pipe->stage_count; s += pipe->stage_count / p->virtual_stages) {
 		const struct hspmd_layer_copies copies = hspmd_costs_copies(costs, p, at.pipeline, s);
-		state += hspmd_costs_memory(costs, &pipe->stages[s], at.which, pipe->micro_batch, false, &copies).state;
+		const struct hspmd_memory m = hspmd_costs_memory(costs, &pipe->stages[s], at.which, pipe->micro_batch, false, &copies);
+		state += m.state;
+		workspace = fmax(workspace, m.workspace);
 	}
 	fprintf(f,
 	        "The fullest device, %s (pipeline %d, stage %d), needs %.1f%% of its memory: %.3g GB for weights, gradients and moments, "
-	        "%.3g GB for the rest.\n",
+	        "%.3g GB within operators, %.3g GB for the rest.\n",
 	        hspmd_cluster_device_address(c, pipe->stages[at.stage].devices[at.which], name, sizeof name), at.pipeline, at.stage,
-	        100 * at.share, state / 1e9, (at.bytes - state) / 1e9);
+	        100 * at.share, state / 1e9, workspace / 1e9, (at.bytes - state - workspace) / 1e9);
 }
 
 /* Write how unequally the pipelines divide the state, if they do. */

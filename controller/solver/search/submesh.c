@@ -131,7 +131,7 @@ static int measure(struct hspmd_submesh_tables *t, struct hspmd_submesh *u, stru
 	double slow = device_class->slowdown / c->cluster->nodes[device_class->nodes[0]].slowdown *
 	              hspmd_variation(c, c->cluster->device_count, u->tp);
 	const struct hspmd_device_type *type = &c->cluster->types[device_class->type];
-	struct hspmd_device_share device = { u->share, 1, false, hspmd_type_takes_parts(type), &type->product_blocks };
+	struct hspmd_device_share device = hspmd_device_share_of(type, u->share, 1, false);
 	struct hspmd_stage_cost costs[HSPMD_SAVING_WAYS];
 	choose_sequence(t, u, devices, &device);
 	for (int l = 0; l < t->layers; l++) {

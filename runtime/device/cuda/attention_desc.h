@@ -10,6 +10,7 @@
 #ifndef HSPMD_CUDA_ATTENTION_DESC_H
 #define HSPMD_CUDA_ATTENTION_DESC_H
 
+#include "common/format/attention_memory.h"
 #include "runtime/device/cuda/cuda.h"
 
 #ifdef __cplusplus
@@ -37,7 +38,7 @@ enum attention_kernels {
 };
 
 /* What documents leave of a tile of DOCUMENT_TILE queries, or of keys (attention_documents.cu). */
-#define DOCUMENT_TILE 128
+#define DOCUMENT_TILE HSPMD_ATTENTION_TILE
 #define DOCUMENTS_MANY INT32_MIN
 struct tile_documents {
 	int32_t first, end;  /* keys that its queries may see, or queries that may see its keys; empty if end <= first */
@@ -83,10 +84,18 @@ static inline bool hspmd_cuda_attention_is_aligned(const struct attention *a)
 	return true;
 }
 
+/* What its memory depends on. */
+static inline struct hspmd_attention_sizes hspmd_cuda_attention_sizes(const struct attention *a)
+{
+	struct hspmd_attention_sizes sizes = { a->batches, a->queries, a->keys, a->heads, a->kv_heads, a->group, a->head_dim, true, true };
+	return sizes;
+}
+
 /* Bytes of the sums of rows, which the backward pass computes first, up to a multiple of 256. */
 static inline size_t hspmd_cuda_attention_delta_bytes(const struct attention *a)
 {
-	return ((size_t)a->batches * (size_t)a->heads * (size_t)a->queries * sizeof(float) + 255) / 256 * 256;
+	struct hspmd_attention_sizes sizes = hspmd_cuda_attention_sizes(a);
+	return hspmd_attention_delta_bytes(&sizes);
 }
 
 /* Bytes of a->documents, up to a multiple of 256. */

@@ -16,7 +16,6 @@
 #include "runtime/device/cuda/attention_desc.h"
 #include "runtime/device/cuda/autotune_timer.h"
 
-#define WORKSPACE ((size_t)256 << 20)
 #define PLANS 4
 #define TIMED_RUNS 3
 #define BF16_BYTES 2
@@ -60,7 +59,7 @@ int hspmd_cuda_dnn_create(struct hspmd_cuda *cuda, struct hspmd_error *err)
 	pthread_mutex_init(&d->lock, NULL);
 	pthread_mutex_init(&d->planning_lock, NULL);
 	d->tune = !tune || strcmp(tune, "0") != 0;
-	d->workspace_most = workspace ? strtoull(workspace, NULL, 10) : WORKSPACE;
+	d->workspace_most = workspace ? strtoull(workspace, NULL, 10) : HSPMD_ATTENTION_DNN;
 	return 0;
 }
 
@@ -146,15 +145,6 @@ static struct hspmd_dnn_attention describe(const struct attention *a, bool backw
 	return about;
 }
 
-/* Returns the largest divisor of n that is at most `most`. */
-static int64_t divisor(int64_t n, int64_t most)
-{
-	int64_t d = n < most ? n : most;
-	while (n % d)
-		d--;
-	return d;
-}
-
 /* Bytes per head of what the backward pass keeps in memory: the gradients of scores; or, in any order, the sums of dq, and dk and dv of
  * every query head if several share a kv head. */
 static int64_t gradient_bytes(const struct hspmd_dnn_attention *a)
@@ -164,23 +154,12 @@ static int64_t gradient_bytes(const struct hspmd_dnn_attention *a)
 	return a->head_dim * (a->queries * (int64_t)sizeof(float) + (a->heads > a->kv_heads ? 2 * a->keys * BF16_BYTES : 0));
 }
 
-/* Chooses how much is computed at a time, so that this fits into the largest allowed workspace. Returns false if not even that of one kv
- * head does. */
+/* Chooses how much is computed at a time. Returns false if there is no room for one kv head. */
 static bool choose_part(struct chosen *c, size_t most)
 {
 	const struct hspmd_dnn_attention *a = &c->about;
-	int64_t group = a->heads / a->kv_heads, one = a->backward ? group * gradient_bytes(a) : 1, room = (int64_t)(most - most / 4);
-	c->samples = a->batches;
-	c->kv_heads = a->kv_heads;
-	if (one > room)
-		return false;
-	if (one * a->kv_heads <= room)
-		c->samples = a->backward ? divisor(a->batches, room / (one * a->kv_heads)) : a->batches;
-	else {
-		c->samples = 1;
-		c->kv_heads = divisor(a->kv_heads, room / one);
-	}
-	return true;
+	const struct hspmd_attention_sizes sizes = { .batches = a->batches, .kv_heads = a->kv_heads, .group = a->heads / a->kv_heads };
+	return hspmd_attention_dnn_part(&sizes, a->backward ? (size_t)gradient_bytes(a) : 0, most, &c->samples, &c->kv_heads);
 }
 
 static struct hspmd_dnn_attention part_of(const struct chosen *c)

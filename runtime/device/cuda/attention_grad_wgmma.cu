@@ -29,9 +29,6 @@
 
 #define KEYS_GRAD_STAGES 4          /* two that products read, one that they read next, one that is copied */
 #define STEP 64                     /* queries per stage of the keys' pass: registers allow no more */
-#define WORKSPACE ((size_t)2 << 30) /* environment HSPMD_CUDA_ATTENTION_WORKSPACE: bytes */
-#define MOST_PARTS 8                /* more save little: only the first part's keys and the last one's queries are alone */
-#define BLOCKS_EACH 2               /* keys' blocks of a part for each multiprocessor, at least: fewer end at different times */
 
 struct keys_grad_maps {
 	CUtensorMap q, k, v, dout;
@@ -298,12 +295,6 @@ static __global__ void __launch_bounds__(THREADS, 1) grad_kernel(struct grad_par
 
 /* ---- for the host */
 
-/* Bytes of dS of a head. */
-static size_t score_bytes(const struct attention *a)
-{
-	return (size_t)key_tiles(*a) * (size_t)query_tiles(*a) * ROWS * ROWS * sizeof(bf16);
-}
-
 /* The local heads that read local kv heads before number kv. */
 static int heads_before(const struct attention *a, int kv)
 {
@@ -311,42 +302,11 @@ static int heads_before(const struct attention *a, int kv)
 	return heads < 0 ? 0 : heads > a->heads ? a->heads : heads;
 }
 
-/* The size of parts of `count` that are at most `most` and about equally large. */
-static int part_size(int count, int most)
-{
-	int parts = (count + most - 1) / most;
-	return (count + parts - 1) / parts;
-}
-
-/* Parts of the heads and samples: some samples with all heads, or some kv heads of one. */
-struct parts {
-	int batches, kv_heads; /* of each; 0: there is no room for one */
-	int buffers;           /* of dS: the queries' pass of a part reads one while the keys' pass of the next writes the other */
-	size_t bytes;          /* of each */
-};
-
 /* For so many bytes of workspace. */
-static struct parts parts_of(const struct attention *a, int multiprocessors, size_t bytes)
+static struct hspmd_attention_parts parts_of(const struct hspmd_cuda *cuda, const struct attention *a, size_t bytes)
 {
-	int64_t all = (int64_t)a->batches * a->heads, room = score_bytes(a) ? (int64_t)(bytes / score_bytes(a)) : 0,
-	        wanted = (int64_t)key_tiles(*a) * a->batches * a->kv_heads / (BLOCKS_EACH * multiprocessors);
-	struct parts p = { 0, 0, room >= 2 * a->group ? 2 : 1, 0 };
-	wanted = p.buffers == 1 || wanted < 1 ? 1 : wanted > MOST_PARTS ? MOST_PARTS : wanted;
-	p.buffers = wanted == 1 && room >= all ? 1 : p.buffers;
-	room = (room < 2 * all ? room : 2 * all) / p.buffers;
-	int each = (int)ceil_div((int64_t)a->batches * a->kv_heads, wanted), samples = (int)(room / a->heads), kv = (int)room / a->group;
-	if (samples && each >= a->kv_heads) {
-		each = (each + a->kv_heads - 1) / a->kv_heads;
-		p.batches = part_size(a->batches, each < samples ? each : samples);
-		p.kv_heads = a->kv_heads;
-	} else if (samples || kv) {
-		kv = samples || kv > a->kv_heads ? a->kv_heads : kv;
-		p.batches = 1;
-		p.kv_heads = part_size(a->kv_heads, each < kv ? each : kv);
-	}
-	int64_t heads = (int64_t)p.kv_heads * a->group;
-	p.bytes = score_bytes(a) * (size_t)(p.batches * (heads < a->heads ? heads : a->heads));
-	return p;
+	struct hspmd_attention_sizes sizes = hspmd_cuda_attention_sizes(a);
+	return hspmd_attention_parts_of(&sizes, cuda->multiprocessors, bytes);
 }
 
 size_t hspmd_cuda_attention_wgmma_workspace(const struct hspmd_cuda *cuda, const struct attention *a)
@@ -355,7 +315,7 @@ size_t hspmd_cuda_attention_wgmma_workspace(const struct hspmd_cuda *cuda, const
 	bool possible = (a->head_dim == 64 || a->head_dim == 128) && !a->noise && !a->mask && !(a->softcap > 0);
 	if (!possible)
 		return 0;
-	struct parts p = parts_of(a, cuda->multiprocessors, told ? strtoull(told, NULL, 10) : WORKSPACE);
+	struct hspmd_attention_parts p = parts_of(cuda, a, told ? strtoull(told, NULL, 10) : HSPMD_ATTENTION_SCORES);
 	return p.bytes * (size_t)p.buffers;
 }
 
@@ -435,7 +395,7 @@ template <int D, int H> static bool launch_passes(struct hspmd_cuda *cuda, const
 	return true;
 }
 
-template <int D, int H> static bool backward_with(struct hspmd_cuda *cuda, const struct attention *a, const struct parts &p)
+template <int D, int H> static bool backward_with(struct hspmd_cuda *cuda, const struct attention *a, const struct hspmd_attention_parts &p)
 {
 	if (a->stage != ATTENTION_PREPARED && allow_shared((const void *)grad_kernel<D, H>, grad_shared<D, H>()))
 		return false;
@@ -465,7 +425,7 @@ template <int D, int H> static bool backward_with(struct hspmd_cuda *cuda, const
 template <int D> static bool backward_of(struct hspmd_cuda *cuda, const struct attention *a)
 {
 	const int most = most_heads<D>();
-	struct parts p = parts_of(a, cuda->multiprocessors, a->scores_bytes);
+	struct hspmd_attention_parts p = parts_of(cuda, a, a->scores_bytes);
 	if (p.kv_heads < 1)
 		return false;
 	/* The heads of every kv head are here, or as many times so many of them. */

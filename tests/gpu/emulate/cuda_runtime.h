@@ -51,7 +51,7 @@ enum {
 
 const char *cudaGetErrorString(cudaError_t status);
 cudaError_t cudaGetLastError(void);
-cudaError_t cudaGetDeviceCount(int *count); /* HSPMD_EMULATE_GPUS, or 8 */
+cudaError_t cudaGetDeviceCount(int *count); /* HSPMD_EMULATE_GPUS, or 8; each of HSPMD_EMULATE_MULTIPROCESSORS, or 3 */
 cudaError_t cudaSetDevice(int index);
 struct cudaDeviceProp {
 	char name[256];

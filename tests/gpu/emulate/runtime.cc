@@ -299,9 +299,15 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *about, int)
 	return cudaSuccess;
 }
 
+static int multiprocessors()
+{
+	const char *text = getenv("HSPMD_EMULATE_MULTIPROCESSORS");
+	return text ? atoi(text) : 3;
+}
+
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int)
 {
-	*value = attribute == cudaDevAttrMultiProcessorCount ? 3 : attribute == cudaDevAttrComputeCapabilityMajor ? 9 : 0;
+	*value = attribute == cudaDevAttrMultiProcessorCount ? multiprocessors() : attribute == cudaDevAttrComputeCapabilityMajor ? 9 : 0;
 	return cudaSuccess;
 }
 
