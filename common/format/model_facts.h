@@ -35,6 +35,8 @@ enum hspmd_facts_division {
 /* What operators need within them while they run (op_type.h). */
 enum hspmd_facts_workspace {
 	HSPMD_WORKSPACE_SAMPLES, /* for each sample */
+	HSPMD_WORKSPACE_EACH,    /* for each sample, of operators that compute a few samples at a time */
+	HSPMD_WORKSPACE_MOST,    /* of these, for any number of samples */
 	HSPMD_WORKSPACE_WEIGHTS, /* for any number of samples: weights that are rounded */
 	HSPMD_WORKSPACES
 };

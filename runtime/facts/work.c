@@ -36,7 +36,9 @@ static void add_workspace(const struct hspmd_op_type *type, const struct hspmd_o
 {
 	double of[HSPMD_WORKSPACES] = { 0 };
 	of[HSPMD_WORKSPACE_WEIGHTS] = type->weights_workspace ? type->weights_workspace(v, at_once) : 0;
-	of[HSPMD_WORKSPACE_SAMPLES] = type->workspace ? type->workspace(v, at_once) - of[HSPMD_WORKSPACE_WEIGHTS] : 0;
+	of[type->most_workspace ? HSPMD_WORKSPACE_EACH : HSPMD_WORKSPACE_SAMPLES] =
+	        type->workspace ? type->workspace(v, at_once) - of[HSPMD_WORKSPACE_WEIGHTS] : 0;
+	of[HSPMD_WORKSPACE_MOST] = type->most_workspace ? type->most_workspace(v, at_once) : 0;
 	for (int i = 0; i < HSPMD_WORKSPACES; i++)
 		most[i] = fmax(most[i], of[i]);
 }

@@ -76,6 +76,8 @@ struct hspmd_op_type {
 	/* Most bytes of values within the operator that a device needs while it runs, if they are not small. at_once: on a device that
 	 * computes all parts of the operator at once (a GPU). NULL: they are small. */
 	double (*workspace)(const struct hspmd_op_view *v, bool at_once);
+	/* The same for any number of samples. NULL: it computes all samples at a time. */
+	double (*most_workspace)(const struct hspmd_op_view *v, bool at_once);
 	/* Of these, the bytes of weights, which are as many for any number of samples. NULL: there are none. */
 	double (*weights_workspace)(const struct hspmd_op_view *v, bool at_once);
 	/* Sizes of the attention whose gradient it is. NULL: of none. */

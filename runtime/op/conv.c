@@ -155,27 +155,45 @@ static double windows_grad_w(const struct hspmd_op_view *v)
 	return v->out[0].rank < 0 ? 0 : windows_of(v, &v->in[0], &v->out[0]);
 }
 
-/* The windows of a sample's positions as columns, on CPU devices part by part, or with the results of samples that are joined. */
-static double columns_of(const struct hspmd_op_view *v, const struct hspmd_shape *y, const struct hspmd_shape *w, bool at_once)
+/* The windows of a sample's positions as columns, on CPU devices part by part, or with the results of samples that are joined. `most`: of
+ * as many samples as are computed at a time, otherwise of one. */
+static double columns_of(const struct hspmd_op_view *v, const struct hspmd_shape *y, const struct hspmd_shape *w, bool at_once, bool most)
 {
 	double positions = (double)(y->dim[2] * y->dim[3]), window = (double)(w->dim[1] * w->dim[2] * w->dim[3]);
-	double results = !at_once && is_joined(positions) ? (double)w->dim[0] : 0;
-	return (window + results) * (at_once ? positions : fmin(positions, PART)) * (double)hspmd_dtype_bytes(v->in_dtype[0]);
+	bool joined = !at_once && is_joined(positions);
+	double results = joined ? (double)w->dim[0] / (double)groups_of(v->attr) : 0,
+	       samples = joined && most ? floor(JOINED / positions) : 1;
+	return (window + results) * samples * (at_once ? positions : fmin(positions, PART)) * (double)hspmd_dtype_bytes(v->in_dtype[0]);
 }
 
 static double workspace(const struct hspmd_op_view *v, bool at_once)
 {
-	return columns_of(v, &v->out[0], &v->in[1], at_once);
+	return columns_of(v, &v->out[0], &v->in[1], at_once, false);
+}
+
+static double most_workspace(const struct hspmd_op_view *v, bool at_once)
+{
+	return columns_of(v, &v->out[0], &v->in[1], at_once, true);
 }
 
 static double workspace_grad_x(const struct hspmd_op_view *v, bool at_once)
 {
-	return columns_of(v, &v->in[0], &v->in[1], at_once);
+	return columns_of(v, &v->in[0], &v->in[1], at_once, false);
+}
+
+static double most_workspace_grad_x(const struct hspmd_op_view *v, bool at_once)
+{
+	return columns_of(v, &v->in[0], &v->in[1], at_once, true);
 }
 
 static double workspace_grad_w(const struct hspmd_op_view *v, bool at_once)
 {
-	return v->out[0].rank < 0 ? 0 : columns_of(v, &v->in[0], &v->out[0], at_once);
+	return v->out[0].rank < 0 ? 0 : columns_of(v, &v->in[0], &v->out[0], at_once, false);
+}
+
+static double most_workspace_grad_w(const struct hspmd_op_view *v, bool at_once)
+{
+	return v->out[0].rank < 0 ? 0 : columns_of(v, &v->in[0], &v->out[0], at_once, true);
 }
 
 /* Columns, the weight and the results are the factors. */
@@ -231,6 +249,7 @@ const struct hspmd_op_type hspmd_op_conv = {
 	.cost = cost,
 	.windows = windows,
 	.workspace = workspace,
+	.most_workspace = most_workspace,
 	.product = product,
 	.examples = examples,
 	.adds_gradients = true,
@@ -243,6 +262,7 @@ const struct hspmd_op_type hspmd_op_conv_grad_x = {
 	.cost = cost_grad_x,
 	.windows = windows_grad_x,
 	.workspace = workspace_grad_x,
+	.most_workspace = most_workspace_grad_x,
 	.product = product_grad_x,
 };
 const struct hspmd_op_type hspmd_op_conv_grad_w = {
@@ -254,5 +274,6 @@ const struct hspmd_op_type hspmd_op_conv_grad_w = {
 	.cost = cost_grad_w,
 	.windows = windows_grad_w,
 	.workspace = workspace_grad_w,
+	.most_workspace = most_workspace_grad_w,
 	.product = product_grad_w,
 };

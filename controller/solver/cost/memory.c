@@ -37,9 +37,12 @@ double hspmd_layer_workspace(const struct hspmd_layer_info *f, int micro_batch, 
 {
 	const struct hspmd_facts_amount *of = f->workspace[device->in_parts];
 	double bytes = packed_bytes(f, micro_batch, device);
-	if (of)
-		bytes += micro_batch * hspmd_bytes_at(&of[HSPMD_WORKSPACE_SAMPLES], 1, device) +
+	if (of) {
+		double few = fmin(micro_batch * hspmd_bytes_at(&of[HSPMD_WORKSPACE_EACH], 1, device),
+		                  hspmd_bytes_at(&of[HSPMD_WORKSPACE_MOST], 1, device));
+		bytes += fmax(few, micro_batch * hspmd_bytes_at(&of[HSPMD_WORKSPACE_SAMPLES], 1, device)) +
 		         hspmd_bytes_at(&of[HSPMD_WORKSPACE_WEIGHTS], 1, device);
+	}
 	return fmax(bytes, attention_bytes(f, micro_batch, device));
 }
 

@@ -11,8 +11,8 @@
  * - running: of the micro-batch whose pass runs, what it has saved and what the current layer needs; and sources of messages that the pass
  *   before has left behind. Under ZeRO-3 the weights of the current layer until they are read, and those of the next one, unless the plan
  *   gathers nothing ahead; under ZeRO-2 and 3 their gradients
- * - within operators: of the one that needs most, for it alone. On a GPU that is mostly the gradient of attention, whose gradients of scores
- *   lie in memory (common/format/attention_memory.h)
+ * - within operators: of the one that needs most. On a GPU that is mostly the gradient of attention, whose gradients of scores lie in
+ *   memory (common/format/attention_memory.h)
  * - offloaded: optimizer state in the host's memory instead of the device's: the moments and, of rounded weights, those that are not
  *   rounded. Under ZeRO, too, the updated weights that others gather stay on the device
  * - offloaded activations (runtime/program/offload_activations.c): what a layer has saved stays on the device until the next layer's pass
