@@ -49,6 +49,10 @@ struct hspmd_stage_timing hspmd_timing_all_chunks(const struct hspmd_plan *p, co
 int hspmd_simulate_pipeline(const struct hspmd_plan *p, int pipeline, const struct hspmd_sim_stage *stages,
                             struct hspmd_pipeline_sim *result);
 
+/* part_exchange.c: add to the stages' passes what they exchange in them. Under ZeRO-2 and 3 the pipelines exchange parts in every pass of a
+ * layer, so each pass takes as long as the slowest of them. Returns 0, or -1 with err. */
+int hspmd_time_parts(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err);
+
 /* gradient_sync.c: fill sync_start and sync_end of every stage from `end`. Returns 0, or -1 with err. */
 int hspmd_time_gradient_sync(struct hspmd_costs *c, const struct hspmd_plan *p, struct hspmd_timing *t, struct hspmd_error *err);
 

@@ -8,7 +8,7 @@
  * last backward pass, so the groups of later stages overlap with the drain of the pipeline. All messages that leave a node use one
  * network: groups queue for it in the order in which they start. Under ZeRO-1 the second half of the ring carries updated weights instead
  * of gradients, after the update. Under ZeRO-2 only the weights are left to send, under ZeRO-3 nothing: the rest is sent during the passes
- * (evaluate.c), but for weights that two stages share.
+ * (part_exchange.c), but for weights that two stages share.
  *
  * hspmd's programs for CPUs (which train what there is a model of) send a layer's gradients when its last backward pass is finished,
  * concurrently with the passes of the layers before it (runtime/program/gradient_sync.c). The transfer overlaps with these passes; the
