@@ -28,24 +28,29 @@ struct corners {
 	double share[2], context[2];
 };
 
-/* [context parallelism][division]. A group gathers and sends what a single device does not, so the layout of one device is not on the line
- * of those of several. (With both, whose layouts of eight devices and more take long to make, it is taken as if it were.) */
-static const struct corners corners[2][HSPMD_FACTS_DIVISIONS] = {
-	{ { { ONE, TENSOR, ONE, TENSOR }, { 1, 0.5 }, { 1, 0.5 } },
-	  { { TENSOR, T4, TENSOR, T4 }, { 0.5, 0.25 }, { 1, 0.5 } },
-	  { { S2, S4, S2, S4 }, { 0.5, 0.25 }, { 1, 0.5 } } },
-	{ { { CONTEXT, BOTH, C4, T2_C4 }, { 1, 0.5 }, { 0.5, 0.25 } },
-	  { { CONTEXT, BOTH, C4, T2_C4 }, { 1, 0.5 }, { 0.5, 0.25 } },
-	  { { ONE, S2, CONTEXT, S2_C2 }, { 1, 0.5 }, { 1, 0.5 } } },
+/* A group gathers and sends what a single device does not, so the layout of one device is not on the line of those of several. (With both
+ * degrees, whose layouts of eight devices and more take long to make, it is taken as if it were.) */
+enum { NO_CONTEXT, NO_CONTEXT_FAR, CONTEXTS, CONTEXTS_FAR, SEQUENCE, SEQUENCE_FAR, SEQUENCE_CONTEXTS, CORNERS };
+
+static const struct corners corners[CORNERS] = {
+	[NO_CONTEXT] = { { ONE, TENSOR, ONE, TENSOR }, { 1, 0.5 }, { 1, 0.5 } },
+	[NO_CONTEXT_FAR] = { { TENSOR, T4, TENSOR, T4 }, { 0.5, 0.25 }, { 1, 0.5 } },
+	[CONTEXTS] = { { ONE, TENSOR, CONTEXT, BOTH }, { 1, 0.5 }, { 1, 0.5 } },
+	[CONTEXTS_FAR] = { { CONTEXT, BOTH, C4, T2_C4 }, { 1, 0.5 }, { 0.5, 0.25 } },
+	[SEQUENCE] = { { ONE, S2, ONE, S2 }, { 1, 0.5 }, { 1, 0.5 } },
+	[SEQUENCE_FAR] = { { S2, S4, S2, S4 }, { 0.5, 0.25 }, { 1, 0.5 } },
+	[SEQUENCE_CONTEXTS] = { { ONE, S2, CONTEXT, S2_C2 }, { 1, 0.5 }, { 1, 0.5 } },
+};
+
+/* [context parallelism][division] */
+static const unsigned char far_corners[2][HSPMD_FACTS_DIVISIONS] = {
+	{ NO_CONTEXT, NO_CONTEXT_FAR, SEQUENCE_FAR },
+	{ CONTEXTS_FAR, CONTEXTS_FAR, SEQUENCE_CONTEXTS },
 };
 /* Instead of these for a model that four devices cannot divide, or need not: without sequence parallelism most gather nothing. */
-static const struct corners near_corners[2][HSPMD_FACTS_DIVISIONS] = {
-	{ { { ONE, TENSOR, ONE, TENSOR }, { 1, 0.5 }, { 1, 0.5 } },
-	  { { ONE, TENSOR, ONE, TENSOR }, { 1, 0.5 }, { 1, 0.5 } },
-	  { { ONE, S2, ONE, S2 }, { 1, 0.5 }, { 1, 0.5 } } },
-	{ { { ONE, TENSOR, CONTEXT, BOTH }, { 1, 0.5 }, { 1, 0.5 } },
-	  { { ONE, TENSOR, CONTEXT, BOTH }, { 1, 0.5 }, { 1, 0.5 } },
-	  { { ONE, S2, CONTEXT, S2_C2 }, { 1, 0.5 }, { 1, 0.5 } } },
+static const unsigned char near_corners[2][HSPMD_FACTS_DIVISIONS] = {
+	{ NO_CONTEXT, NO_CONTEXT, SEQUENCE },
+	{ CONTEXTS, CONTEXTS, SEQUENCE_CONTEXTS },
 };
 
 struct build {
@@ -89,10 +94,10 @@ static struct hspmd_facts_amount through(const struct corners *c, double a, doub
 /* The corners that there are. */
 static const struct corners *corners_of(const struct build *b, int context, int division)
 {
-	const struct corners *c = &corners[context][division];
+	const struct corners *c = &corners[far_corners[context][division]];
 	for (int i = 0; i < 4; i++)
 		if (!b->possible[c->at[i]])
-			return &near_corners[context][division];
+			return &corners[near_corners[context][division]];
 	return c;
 }
 
