@@ -110,13 +110,16 @@ static void soften(int64_t keys, real *scores, vec most[NV], vec sum[NV], real *
 		sum[j] *= factor;
 		store(factors + j * LANES, factor);
 	}
-	for (int64_t k = 0; k < keys; k++)
+	for (int64_t k = 0; k < keys; k++, scores += QUERIES) {
+		vec e[NV];
+		for (int j = 0; j < NV; j++)
+			e[j] = load(scores + j * LANES) - base[j];
+		vexps(e, NV);
 		for (int j = 0; j < NV; j++) {
-			real *at = scores + k * QUERIES + j * LANES;
-			vec e = vexp(load(at) - base[j]);
-			sum[j] += e;
-			store(at, e);
+			sum[j] += e[j];
+			store(scores + j * LANES, e[j]);
 		}
+	}
 }
 
 /* Merges the queries' results over earlier keys with those over these keys: softmax over both. Scales both to a common maximum and sum. */

@@ -31,17 +31,22 @@ static int64_t lay_out(const struct attention *a, real *base, struct scratch *s)
 static void differentiate_scores(const struct attention *a, int64_t keys, real *scores, real *ds, const real *lse, const real *delta)
 {
 	real softcap = a->softcap;
-	vec whole = splat(a->scale);
-	for (int j = 0; j < NR; j += LANES) {
-		vec shift = load(lse + j), mean = load(delta + j);
-		for (int64_t k = 0; k < keys; k++) {
-			vec score = load(scores + k * QUERIES + j), p = vexp(score - shift), scale = whole;
+	for (int64_t k = 0; k < keys; k++, scores += QUERIES, ds += QUERIES) {
+		vec p[NV], scale[NV];
+		for (int j = 0; j < NV; j++) {
+			vec score = load(scores + j * LANES);
+			scale[j] = splat(a->scale);
+			p[j] = score - load(lse + j * LANES);
 			if (softcap > 0) {
 				vec t = score / splat(softcap);
-				scale *= vselect(t < splat(-1), splat(0), splat(1) - t * t); /* hidden scores are far below */
+				scale[j] *= vselect(t < splat(-1), splat(0), splat(1) - t * t); /* hidden scores are far below */
 			}
-			store(scores + k * QUERIES + j, p);
-			store(ds + k * QUERIES + j, p * (load(ds + k * QUERIES + j) - mean) * scale);
+		}
+		vexps(p, NV);
+		for (int j = 0; j < NV; j++) {
+			real *at = ds + j * LANES;
+			store(scores + j * LANES, p[j]);
+			store(at, p[j] * (load(at) - load(delta + j * LANES)) * scale[j]);
 		}
 	}
 }

@@ -36,22 +36,58 @@ static inline vec erf_gelu(vec x, bool derivative)
 }
 #endif
 
+static inline __attribute__((always_inline)) void tanh_gelus(vec *x, int n)
+{
+	vec s[TOGETHER];
+	EACH(n) s[i] = splat((real)GELU_SLOPE) * (x[i] + splat((real)GELU_CUBE) * x[i] * x[i] * x[i]);
+	vsigmoids(s, n);
+	EACH(n) x[i] = x[i] * s[i];
+}
+
+static inline __attribute__((always_inline)) void tanh_gelu_slopes(vec *x, int n)
+{
+	vec s[TOGETHER], square[TOGETHER];
+	EACH(n) square[i] = splat((real)GELU_CUBE) * x[i] * x[i];
+	EACH(n) s[i] = splat((real)GELU_SLOPE) * x[i] * (splat(1) + square[i]);
+	vsigmoids(s, n);
+	EACH(n) square[i] = splat((real)GELU_SLOPE) * (splat(1) + splat(3) * square[i]);
+	EACH(n) x[i] = s[i] + x[i] * s[i] * (splat(1) - s[i]) * square[i];
+}
+
 static inline vec tanh_gelu(vec x)
 {
-	return x * vsigmoid(splat((real)GELU_SLOPE) * (x + splat((real)GELU_CUBE) * x * x * x));
+	tanh_gelus(&x, 1);
+	return x;
 }
 
 static inline vec tanh_gelu_slope(vec x)
 {
-	vec square = splat((real)GELU_CUBE) * x * x;
-	vec s = vsigmoid(splat((real)GELU_SLOPE) * x * (splat(1) + square));
-	vec slope = splat((real)GELU_SLOPE) * (splat(1) + splat(3) * square);
-	return s + x * s * (splat(1) - s) * slope;
+	tanh_gelu_slopes(&x, 1);
+	return x;
 }
 
 static inline vec vclamp(vec x, vec low, vec high)
 {
 	return vselect(x < low, low, vselect(x > high, high, x));
+}
+
+/* gate sigmoid(gate) up (Shazeer, "GLU Variants Improve Transformer"), and its gradients from that of the product. */
+static inline __attribute__((always_inline)) void swiglu_values(const vec *gate, const vec *up, vec *out, int n)
+{
+	vec s[TOGETHER];
+	EACH(n) s[i] = gate[i];
+	vsigmoids(s, n);
+	EACH(n) out[i] = gate[i] * s[i] * up[i];
+}
+
+static inline __attribute__((always_inline)) void swiglu_gradients(const vec *dy, const vec *gate, const vec *up, vec *dgate, vec *dup,
+                                                                   int n)
+{
+	vec s[TOGETHER];
+	EACH(n) s[i] = gate[i];
+	vsigmoids(s, n);
+	EACH(n) dgate[i] = dy[i] * up[i] * s[i] * (splat(1) + gate[i] * (splat(1) - s[i]));
+	EACH(n) dup[i] = dy[i] * gate[i] * s[i];
 }
 
 static inline vec gate_value(const struct hspmd_op_attr *attr, vec gate, vec up)
@@ -66,7 +102,8 @@ static inline vec gate_value(const struct hspmd_op_attr *attr, vec gate, vec up)
 		gate = vselect(gate > limit, limit, gate);
 		return gate * vsigmoid(splat((real)CLAMPED_SLOPE) * gate) * (vclamp(up, -limit, limit) + splat(1));
 	default:
-		return gate * vsigmoid(gate) * up;
+		swiglu_values(&gate, &up, &gate, 1);
+		return gate;
 	}
 }
 
@@ -81,7 +118,6 @@ static inline void clamped_gradients(const struct hspmd_op_attr *attr, vec dy, v
 /* Gradients of f(gate) * up, from that of the product. */
 static inline void gate_gradients(const struct hspmd_op_attr *attr, vec dy, vec gate, vec up, vec *dgate, vec *dup)
 {
-	vec s;
 	switch (attr->activation) {
 	case HSPMD_GELU_TANH:
 		*dgate = dy * up * tanh_gelu_slope(gate);
@@ -95,9 +131,7 @@ static inline void gate_gradients(const struct hspmd_op_attr *attr, vec dy, vec 
 		clamped_gradients(attr, dy, gate, up, dgate, dup);
 		return;
 	default:
-		s = vsigmoid(gate);
-		*dgate = dy * up * s * (splat(1) + gate * (splat(1) - s));
-		*dup = dy * gate * s;
+		swiglu_gradients(&dy, &gate, &up, dgate, dup, 1);
 	}
 }
 

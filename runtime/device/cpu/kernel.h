@@ -138,37 +138,73 @@ static inline vec vsqrt(vec v)
 	return v;
 }
 
+/* Functions of several vectors at once: each takes so many instructions that depend on one another that a processor comes to the next
+ * vector's too late to compute both together. STEP keeps the compiler from computing one vector after the other, too. */
+#define TOGETHER 2
+#define EACH(n) for (int i = 0; i < (n); i++)
+#ifdef __x86_64__
+#define STEP(n, v) EACH(n) __asm__("" : "+x"((v)[i]))
+#else
+#define STEP(n, v) (void)(v)
+#endif
+
 #if REAL_BITS == 32
-/* e^x within 2 units of the last place (range reduction by ln 2 in two parts, polynomial on [-ln2/2, ln2/2]); 0 below -87.3. */
-static inline vec vexp(vec x)
+/* x = e^x within 2 units of the last place (range reduction by ln 2 in two parts, polynomial on [-ln2/2, ln2/2]); 0 below -87.3. */
+static inline __attribute__((always_inline)) void vexps(vec *x, int n)
 {
 	const vec round = splat(12582912.0f); /* 1.5 * 2^23: adding it leaves the nearest integer in the low bits */
-	vec y = vmin(x, splat(88.7f));
-	vec shifted = y * splat(1.44269504f) + round;
-	vec n = shifted - round;
-	vec r = y - n * splat(0.693359375f) + n * splat(2.12194440e-4f);
-	vec p = splat(1.9875691500e-4f);
-	p = p * r + splat(1.3981999507e-3f);
-	p = p * r + splat(8.3334519073e-3f);
-	p = p * r + splat(4.1665795894e-2f);
-	p = p * r + splat(1.6666665459e-1f);
-	p = p * r + splat(5.0000001201e-1f);
-	p = p * (r * r) + r + splat(1.0f);
-	ivec scaled = (ivec)p + (((ivec)shifted - (ivec)round) << 23);
-	return (vec)((scaled & ~(ivec)(x < splat(-87.3f))) | (ivec)(x != x));
+	vec shifted[TOGETHER], r[TOGETHER], p[TOGETHER];
+	EACH(n) r[i] = vmin(x[i], splat(88.7f));
+	EACH(n) shifted[i] = r[i] * splat(1.44269504f) + round;
+	EACH(n) p[i] = shifted[i] - round;
+	STEP(n, p);
+	EACH(n) r[i] = r[i] - p[i] * splat(0.693359375f);
+	EACH(n) r[i] = r[i] + p[i] * splat(2.12194440e-4f);
+	STEP(n, r);
+	EACH(n) p[i] = splat(1.9875691500e-4f) * r[i] + splat(1.3981999507e-3f);
+	STEP(n, p);
+	EACH(n) p[i] = p[i] * r[i] + splat(8.3334519073e-3f);
+	STEP(n, p);
+	EACH(n) p[i] = p[i] * r[i] + splat(4.1665795894e-2f);
+	STEP(n, p);
+	EACH(n) p[i] = p[i] * r[i] + splat(1.6666665459e-1f);
+	STEP(n, p);
+	EACH(n) p[i] = p[i] * r[i] + splat(5.0000001201e-1f);
+	STEP(n, p);
+	EACH(n) p[i] = p[i] * (r[i] * r[i]) + r[i];
+	STEP(n, p);
+	EACH(n) p[i] = p[i] + splat(1.0f);
+	STEP(n, p);
+	/* round's lowest bits are 0 */
+	EACH(n) p[i] = (vec)(((ivec)p[i] + ((ivec)shifted[i] << 23)) & ~(ivec)(x[i] < splat(-87.3f)));
+	EACH(n) x[i] = (vec)((ivec)p[i] | (ivec)(x[i] != x[i]));
 }
 #else
-static inline vec vexp(vec x)
+static inline __attribute__((always_inline)) void vexps(vec *x, int n)
 {
-	for (int i = 0; i < LANES; i++)
-		x[i] = exp(x[i]);
-	return x;
+	for (real *at = (real *)x; at < (real *)(x + n); at++)
+		*at = exp(*at);
 }
 #endif
 
-static inline vec vsigmoid(vec x)
+static inline __attribute__((always_inline)) vec vexp(vec x)
 {
-	return splat(1) / (splat(1) + vexp(-x));
+	vexps(&x, 1);
+	return x;
+}
+
+/* x = 1 / (1 + e^-x) */
+static inline __attribute__((always_inline)) void vsigmoids(vec *x, int n)
+{
+	EACH(n) x[i] = -x[i];
+	vexps(x, n);
+	EACH(n) x[i] = splat(1) / (splat(1) + x[i]);
+}
+
+static inline __attribute__((always_inline)) vec vsigmoid(vec x)
+{
+	vsigmoids(&x, 1);
+	return x;
 }
 
 /* cap * tanh(x / cap) */

@@ -4,77 +4,98 @@
 
 #define ELEMENTS_PER_ITEM 16384
 
-/* One vector of inputs in[] to outputs out[]. */
-typedef void map(const struct hspmd_op_attr *attr, const vec *in, vec *out);
+/* `n` <= TOGETHER vectors of each input, in[k][i], to those of outputs. */
+typedef void map(const struct hspmd_op_attr *attr, vec in[][TOGETHER], vec out[][TOGETHER], int n);
 
 /* Applies `f`, which the compiler inlines, to the item's elements. */
 static inline __attribute__((always_inline)) void apply(const struct hspmd_kernel_args *args, int64_t item, int inputs, int outputs, map *f)
 {
-	int64_t count = element_count(&args->in[0]), i = item * ELEMENTS_PER_ITEM, end = i + ELEMENTS_PER_ITEM;
-	vec in[3], out[2];
+	int64_t count = element_count(&args->in[0]), at = item * ELEMENTS_PER_ITEM, end = at + ELEMENTS_PER_ITEM;
+	const struct hspmd_op_attr *attr = args->attr;
+	const real *from[3] = { args->in[0].data, args->in[1].data, args->in[2].data };
+	real *to[2] = { args->out[0].data, args->out[1].data };
+	vec in[3][TOGETHER], out[2][TOGETHER];
 	end = end < count ? end : count;
-	for (; i + LANES <= end; i += LANES) {
-		for (int k = 0; k < inputs; k++) {
-			in[k] = load((const real *)args->in[k].data + i);
-			fetch_ahead((const real *)args->in[k].data + i);
-		}
-		f(args->attr, in, out);
+	for (; at + TOGETHER * LANES <= end; at += TOGETHER * LANES) {
+		for (int k = 0; k < inputs; k++)
+			EACH(TOGETHER)
+			{
+				in[k][i] = load(from[k] + at + i * LANES);
+				fetch_ahead(from[k] + at + i * LANES);
+			}
+		f(attr, in, out, TOGETHER);
 		for (int k = 0; k < outputs; k++)
-			if (args->out[k].data) {
-				store((real *)args->out[k].data + i, out[k]);
-				fetch_ahead((const real *)args->out[k].data + i);
+			EACH(to[k] ? TOGETHER : 0)
+			{
+				store(to[k] + at + i * LANES, out[k][i]);
+				fetch_ahead(to[k] + at + i * LANES);
 			}
 	}
-	if (i == end)
-		return;
-	for (int k = 0; k < inputs; k++)
-		in[k] = load_part((const real *)args->in[k].data + i, end - i);
-	f(args->attr, in, out);
-	for (int k = 0; k < outputs; k++)
-		if (args->out[k].data)
-			store_part((real *)args->out[k].data + i, out[k], end - i);
+	for (int64_t width; at < end; at += width) {
+		width = end - at < LANES ? end - at : LANES;
+		for (int k = 0; k < inputs; k++)
+			in[k][0] = load_part(from[k] + at, width);
+		f(attr, in, out, 1);
+		for (int k = 0; k < outputs; k++)
+			if (to[k])
+				store_part(to[k] + at, out[k][0], width);
+	}
 }
 
-static inline void gelu_map(const struct hspmd_op_attr *attr, const vec *in, vec *out)
+static inline void gelu_map(const struct hspmd_op_attr *attr, vec in[][TOGETHER], vec out[][TOGETHER], int n)
 {
-	out[0] = attr->exact ? erf_gelu(in[0], false) : tanh_gelu(in[0]);
+	EACH(n) out[0][i] = attr->exact ? erf_gelu(in[0][i], false) : in[0][i];
+	if (!attr->exact)
+		tanh_gelus(out[0], n);
 }
 
-static inline void gelu_grad_map(const struct hspmd_op_attr *attr, const vec *in, vec *out)
+static inline void gelu_grad_map(const struct hspmd_op_attr *attr, vec in[][TOGETHER], vec out[][TOGETHER], int n)
 {
-	out[0] = in[0] * (attr->exact ? erf_gelu(in[1], true) : tanh_gelu_slope(in[1]));
+	EACH(n) out[0][i] = attr->exact ? erf_gelu(in[1][i], true) : in[1][i];
+	if (!attr->exact)
+		tanh_gelu_slopes(out[0], n);
+	EACH(n) out[0][i] = in[0][i] * out[0][i];
 }
 
-static inline void swiglu_map(const struct hspmd_op_attr *attr, const vec *in, vec *out)
+static inline void swiglu_map(const struct hspmd_op_attr *attr, vec in[][TOGETHER], vec out[][TOGETHER], int n)
 {
-	out[0] = gate_value(attr, in[0], in[1]);
+	if (attr->activation == HSPMD_SILU)
+		swiglu_values(in[0], in[1], out[0], n);
+	else
+		EACH(n) out[0][i] = gate_value(attr, in[0][i], in[1][i]);
 }
 
-static inline void swiglu_grad_map(const struct hspmd_op_attr *attr, const vec *in, vec *out)
+static inline void swiglu_grad_map(const struct hspmd_op_attr *attr, vec in[][TOGETHER], vec out[][TOGETHER], int n)
 {
-	gate_gradients(attr, in[0], in[1], in[2], &out[0], &out[1]);
+	if (attr->activation == HSPMD_SILU)
+		swiglu_gradients(in[0], in[1], in[2], out[0], out[1], n);
+	else
+		EACH(n) gate_gradients(attr, in[0][i], in[1][i], in[2][i], &out[0][i], &out[1][i]);
 }
 
-static inline void add_map(const struct hspmd_op_attr *attr, const vec *in, vec *out)
+static inline void add_map(const struct hspmd_op_attr *attr, vec in[][TOGETHER], vec out[][TOGETHER], int n)
 {
 	(void)attr;
-	out[0] = in[0] + in[1];
+	EACH(n) out[0][i] = in[0][i] + in[1][i];
 }
 
-static inline void scale_map(const struct hspmd_op_attr *attr, const vec *in, vec *out)
+static inline void scale_map(const struct hspmd_op_attr *attr, vec in[][TOGETHER], vec out[][TOGETHER], int n)
 {
-	out[0] = splat((real)attr->scale) * in[0];
+	EACH(n) out[0][i] = splat((real)attr->scale) * in[0][i];
 }
 
-static inline void softcap_map(const struct hspmd_op_attr *attr, const vec *in, vec *out)
+static inline void softcap_map(const struct hspmd_op_attr *attr, vec in[][TOGETHER], vec out[][TOGETHER], int n)
 {
-	out[0] = vsoftcap(in[0], (real)attr->softcap);
+	EACH(n) out[0][i] = vsoftcap(in[0][i], (real)attr->softcap);
 }
 
-static inline void softcap_grad_map(const struct hspmd_op_attr *attr, const vec *in, vec *out)
+static inline void softcap_grad_map(const struct hspmd_op_attr *attr, vec in[][TOGETHER], vec out[][TOGETHER], int n)
 {
-	vec t = in[1] / splat((real)attr->softcap);
-	out[0] = in[0] * (splat(1) - t * t);
+	EACH(n)
+	{
+		vec t = in[1][i] / splat((real)attr->softcap);
+		out[0][i] = in[0][i] * (splat(1) - t * t);
+	}
 }
 
 #define POINTWISE(name, inputs, outputs, ns)                                                                                               \
