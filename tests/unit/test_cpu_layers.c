@@ -120,18 +120,23 @@ static void check_layer(const struct layer *l, const struct layer *before)
 	}
 }
 
-/* Sums longer than a block is deep, parts of panels, and rows that are read where they are or, 8 KiB apart, are not. */
+#define COUNT(array) (int)(sizeof(array) / sizeof *(array))
+
+/* Sums longer than a block is deep, parts of panels, so many rows that the last blocks are small, and rows that are read where they are or,
+ * 8 KiB apart, are not. */
 static void test_layers(void **state)
 {
 	(void)state;
 	static const char *const isas[] = { "generic", "avx2", "avx512" };
-	static const int64_t sizes[][3] = { { 805, 23, 141 }, { 20, 790, 37 }, { 20, 37, 790 }, { 13, 2048, 5 } };
-	for (int i = 0; i < 3 * 4 * 2; i++) {
+	static const int64_t sizes[][3] = { { 805, 23, 141 }, { 20, 790, 37 }, { 20, 37, 790 }, { 13, 2048, 5 }, { 1301, 19, 70 } };
+	for (int i = 0; i < 3 * COUNT(sizes) * 2; i++) {
 		struct hspmd_device *dev = NULL;
 		struct hspmd_error err;
-		const int64_t *size = sizes[i / 3 % 4];
-		struct layer before = layer_of(size[0], size[1], size[2], i / 12), one = layer_of(size[0], size[1], size[2], i / 12),
-		             three = layer_of(size[0], size[1], size[2], i / 12), *layers[] = { &one, &three };
+		const int64_t *size = sizes[i / 3 % COUNT(sizes)];
+		bool transposed = i / 3 / COUNT(sizes);
+		struct layer before = layer_of(size[0], size[1], size[2], transposed),
+		             one = layer_of(size[0], size[1], size[2], transposed), three = layer_of(size[0], size[1], size[2], transposed),
+		             *layers[] = { &one, &three };
 		setenv("HSPMD_CPU_ISA", isas[i % 3], 1);
 		for (int k = 0; k < 2; k++) {
 			if (hspmd_device_find("cpu", &err)->open(&dev, 0, 1 + 2 * k, &err))

@@ -18,7 +18,9 @@
 #define KC_DEEP 256 /* a panel of B and two of A, of which one is fetched, stay in 32 KiB of first-level cache */
 #endif
 #define MC 96 /* a multiple of MR */
+#define MC_LAST (MC / 4) /* rows of the last blocks, if rows of A are read where they are: threads end at about the same time */
 #define MC_SHARED 384 /* most rows of a block of A that all threads share */
+#define SHARED_ITEMS 12 /* into which, per thread, its columns are divided: all wait for the last */
 #define NC_MAX (NR * 96)
 #define PANELS_MAX 4 /* of B, packed at once */
 /* Panels of B, the fewest that a thread multiplies by all rows of A before it goes to others, if rows of A are not packed: these panels
@@ -28,6 +30,7 @@
 struct blocks {
 	const struct gemm *p;
 	int64_t mc;         /* rows of blocks of A, at most MC */
+	int64_t equal;      /* number of blocks that have so many; those behind them have MC_LAST */
 	int64_t kc, k0, k1; /* depth of blocks; this block's range of k */
 	int64_t n0, n1;     /* columns of this block of B */
 	int64_t row_items, column_items, threads;
@@ -255,9 +258,9 @@ static bool is_read_in_place(const struct matrix *m)
 	return MR <= 6 && m->columns == 1 && m->rows * (int64_t)sizeof(real) % 8192 != 0;
 }
 
-/* The rows of A and the panels of B of an item. */
+/* The rows of A and the panels of B of an item; rows of items like it. */
 struct item {
-	int64_t row, row_end, panel, panel_end;
+	int64_t row, row_end, panel, panel_end, rows;
 };
 
 /* Items that follow each other have the same panels of B if rows of A are read in place, else the same rows of A. */
@@ -265,8 +268,10 @@ static struct item find_item(const struct blocks *b, int64_t item)
 {
 	int64_t row_item = b->in_place ? item % b->row_items : item / b->column_items;
 	int64_t column_item = b->in_place ? item / b->row_items : item % b->column_items;
-	struct item found = { .row = row_item * b->mc };
-	found.row_end = found.row + b->mc < b->p->m ? found.row + b->mc : b->p->m;
+	bool last = row_item >= b->equal;
+	struct item found = { .row = last ? b->equal * b->mc + (row_item - b->equal) * MC_LAST : row_item * b->mc };
+	found.rows = last ? MC_LAST : b->mc;
+	found.row_end = found.row + found.rows < b->p->m ? found.row + found.rows : b->p->m;
 	split_range((b->n1 - b->n0 + NR - 1) / NR, b->column_items, column_item, &found.panel, &found.panel_end);
 	return found;
 }
@@ -308,7 +313,7 @@ static void compute_block(void *context, int64_t item, int thread)
 	end = end < b->n1 ? end : b->n1;
 	const real *panels = b->b_panels + at.panel * NR * depth;
 	for (int64_t i = 0; i < unpacked; i += MR)
-		multiply_rows(b, &at, i, i + MR < unpacked ? i + MR : b->mc * b->threads, panels, column, end);
+		multiply_rows(b, &at, i, i + MR < unpacked ? i + MR : at.rows * b->threads, panels, column, end);
 	struct ahead nothing = { .left = 0 };
 	for (; unpacked < count && column < end; column += NR, panels += NR * depth)
 		multiply_panel(b, a + unpacked * depth, panels, at.row + unpacked, column, count - unpacked,
@@ -316,14 +321,18 @@ static void compute_block(void *context, int64_t item, int thread)
 }
 
 /* Divides C into blocks so that all threads have equal work, which no result depends on: a multiple of the number of threads in rows or, if
- * there are few rows, also in columns. */
+ * there are few rows, also in columns. A thread that takes the last of many blocks lets the others wait: these are small. */
 static void share_out(struct blocks *b, int threads)
 {
 	b->threads = threads;
 	b->in_place = is_read_in_place(&b->p->a);
 	int64_t m = b->p->m, blocks = round_up((m + MC - 1) / MC, threads);
 	b->mc = round_up((m + blocks - 1) / blocks, MR);
-	b->row_items = (m + b->mc - 1) / b->mc;
+	b->row_items = b->equal = (m + b->mc - 1) / b->mc;
+	if (b->in_place && threads > 1 && b->equal > 4 * threads) {
+		b->equal -= 2 * threads;
+		b->row_items = b->equal + (m - b->equal * b->mc + MC_LAST - 1) / MC_LAST;
+	}
 }
 
 /* The parts into which an item's block of rows divides `panels` panels of B. */
@@ -363,15 +372,16 @@ static void multiply_shared(void *context, int64_t item, int thread)
 {
 	const struct blocks *b = context;
 	const struct gemm *p = b->p;
-	int64_t depth = b->k1 - b->k0, tiles = (p->m + MR - 1) / MR, panel, end;
+	int64_t depth = b->k1 - b->k0, tiles = (p->m + MR - 1) / MR, panels = (p->n + NR - 1) / NR, panel, end, later, later_end;
 	real *packed = b->b_panel + thread * b->kc * NR;
-	split_range((p->n + NR - 1) / NR, b->column_items, item, &panel, &end);
+	split_range(panels, b->column_items, item, &panel, &end);
+	split_range(panels, b->column_items, item + b->threads, &later, &later_end);
 	for (; panel < end; panel++) {
-		int64_t column = panel * NR, columns = p->n - column < NR ? p->n - column : NR;
+		int64_t column = panel * NR, columns = p->n - column < NR ? p->n - column : NR, after = panel + 1 < end ? panel + 1 : later;
 		struct ahead next = { .left = 0 };
 		pack_columns(b, packed, column, columns, false);
-		if (panel + 1 < end)
-			next = fetch_ahead_of(p->b.data + b->k0 * p->b.rows + column + NR, (NR + LINE - 1) / LINE, LINE, p->b.rows, depth,
+		if (after < panels)
+			next = fetch_ahead_of(p->b.data + b->k0 * p->b.rows + after * NR, (NR + LINE - 1) / LINE, LINE, p->b.rows, depth,
 			                      tiles);
 		multiply_panel(b, b->a_panels, packed, 0, column, p->m, columns, &next);
 	}
@@ -381,9 +391,11 @@ static void gemm_shared(struct hspmd_thread_pool *pool, struct blocks *b, real *
 {
 	const struct gemm *p = b->p;
 	int threads = hspmd_thread_pool_threads(pool);
+	int64_t panels = (p->n + NR - 1) / NR, most = threads > 1 ? SHARED_ITEMS * threads : 1;
 	b->a_panels = workspace;
 	b->b_panel = workspace + b->kc * shared_rows(p, threads);
-	b->column_items = threads > 1 ? 4 * threads : 1;
+	b->threads = threads;
+	b->column_items = panels && panels < most ? panels : most;
 	for (b->k0 = 0; b->k0 < p->k; b->k0 = b->k1) {
 		b->k1 = b->k0 + b->kc < p->k ? b->k0 + b->kc : p->k;
 		double elements = (double)(b->k1 - b->k0) * (double)p->m;
