@@ -10,7 +10,7 @@
  * and kernels (Hugging Face Transformers' documentation, "Model training anatomy": 1343 MB after PyTorch has put one element there). */
 #define HSPMD_DEVICE_KINDS(KIND)                                                                                                           \
 	KIND(CPU, cpu, .origin = HSPMD_ORIGIN_CORES, .host_memory = true, .fp8 = true, .takes_parts = true, .overlaps = true,              \
-	     .dispatches = true)                                                                                                           \
+	     .fused_sums = true, .dispatches = true)                                                                                       \
 	KIND(CUDA, cuda, .origin = HSPMD_ORIGIN_NVIDIA, .bf16 = true, .tf32 = true, .fp8 = true, .fused = true, .beside = true,            \
 	     .row_bytes = 128, .rings = true, .dispatches = true, .choice_s = 30e-6, .launch_s = 0.9e-6,                                   \
 	     .context_bytes = 1343.0 * 1024 * 1024)

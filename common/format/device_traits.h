@@ -25,6 +25,7 @@ struct hspmd_device_traits {
 	bool overlaps;        /* its program sums gradients over devices while passes still run */
 	int row_bytes;        /* rows of matrices that are padded begin on multiples of it; 0: rows are never padded */
 	bool fused;           /* has kernels for the operators of opcode_list.h that not all devices have */
+	bool fused_sums;      /* has kernels at least for those that add one gradient to another (OP_FUSED_SUM) */
 	bool beside;          /* can run products beside other operators (run_apart of struct hspmd_device_ops) */
 	bool dispatches;      /* its programs can send those rows of a tensor alone that chose an expert of the receiver or the sender */
 	double choice_s;      /* with `dispatches`: until the host knows what was chosen, and the device goes on */

@@ -8,6 +8,11 @@
 
 #define MANY (1 << 20) /* rows or columns: more than a block has */
 
+static const bool sums[HSPMD_OP_COUNT] = {
+#define OP_FUSED_SUM(opcode, name) [HSPMD_OP_##opcode] = true,
+#include "runtime/tensor/opcode_list.h"
+};
+
 static const bool extra[HSPMD_OP_COUNT] = {
 #define OP_FUSED(opcode, name) [HSPMD_OP_##opcode] = true,
 #define OP_TABLE(opcode, name) [HSPMD_OP_##opcode] = true,
@@ -16,7 +21,8 @@ static const bool extra[HSPMD_OP_COUNT] = {
 
 bool hspmd_device_has_kernel(enum hspmd_device_kind kind, enum hspmd_opcode opcode)
 {
-	return extra[opcode] && hspmd_device_traits(kind)->fused;
+	const struct hspmd_device_traits *can = hspmd_device_traits(kind);
+	return (extra[opcode] && can->fused) || (sums[opcode] && can->fused_sums);
 }
 
 int hspmd_device_read_batch(struct hspmd_device *dev, void *host, const void *const *src, int count, size_t bytes, struct hspmd_error *err)

@@ -137,8 +137,8 @@ struct hspmd_device {
 	const struct hspmd_device_ops *ops;
 };
 
-/* Returns true if devices of a kind have a kernel for an operator that not all devices have (OP_FUSED, OP_TABLE). Needs no such device, so
- * that a program is the same on every machine that shows it. */
+/* Returns true if devices of a kind have a kernel for an operator that not all devices have (OP_FUSED, OP_FUSED_SUM, OP_TABLE). Needs no
+ * such device, so that a program is the same on every machine that shows it. */
 bool hspmd_device_has_kernel(enum hspmd_device_kind kind, enum hspmd_opcode opcode);
 
 /* Finds out, from the workspace that the device asks for, which blocks of a matrix product's factors it packs (common/format/cluster.h).

@@ -124,7 +124,7 @@ void hspmd_probe_work(const struct hspmd_program *p, struct hspmd_probe_pass (*p
 int hspmd_probe_products(const struct hspmd_program *whole, const struct hspmd_program *divided, struct hspmd_layer_facts *layers,
                          struct hspmd_error *err);
 /* Add the part of the forward pass that `recomputed` repeats, at the costs of `p`, a program of the same layout without recomputation: to
- * passes[layer]. `recomputed` must be of CPU devices, whose programs have no fused pairs of operators. */
+ * passes[layer]. `recomputed` must be of CPU devices, whose programs have no fused pairs of operators of the forward pass. */
 int hspmd_probe_again(const struct hspmd_program *p, const struct hspmd_program *recomputed, struct hspmd_probe_pass *passes,
                       struct hspmd_error *err);
 

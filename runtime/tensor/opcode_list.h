@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The operators with their inputs and outputs: one line each. Whoever includes this file (any number of times) defines OP(opcode, name) for
  * all of them, or some of OP_GRAPH (operators of a graph), OP_STATE (of programs alone: on parameters and optimizer state, and the loss
- * with its gradient), OP_CAST, OP_FUSED and OP_TABLE (only some devices have these: hspmd_device_has_kernel); they are undefined at the
- * end.
+ * with its gradient), OP_CAST, OP_FUSED, OP_FUSED_SUM and OP_TABLE (only some devices have these: hspmd_device_has_kernel); they are
+ * undefined at the end.
  *
  * B samples, T positions, H hidden width, V vocabulary; "acc": the output honours view.accumulate. The gradient of an optional input is an
  * optional output. All activations and parameters of one call have one floating type: F32 or F64 on the CPU device; F32 or BF16 on CUDA,
@@ -22,6 +22,9 @@
 #endif
 #ifndef OP_FUSED
 #define OP_FUSED OP
+#endif
+#ifndef OP_FUSED_SUM
+#define OP_FUSED_SUM OP_FUSED
 #endif
 #ifndef OP_TABLE
 #define OP_TABLE OP
@@ -224,19 +227,19 @@ OP_STATE(CROSS_ENTROPY, cross_entropy)
 OP_CAST(CAST, cast)
 
 /* ---- two operators of a program in one kernel (runtime/program/fuse_ops.c), for devices that have the kernel
- * (hspmd_device_has_kernel); runtime/op/fused.c defines inputs and outputs */
+ * (hspmd_device_has_kernel); OP_FUSED_SUM: a gradient that is added to another one; runtime/op/fused.c defines inputs and outputs */
 /* a, b, gain, bias (optional) -> y, stats, a + b */
 OP_FUSED(ADD_LAYERNORM, add_layernorm)
 /* a, b, gain -> y, stats, a + b */
 OP_FUSED(ADD_RMSNORM, add_rmsnorm)
 /* dy, x, gain, stats, addend -> dx + addend, dgain (acc), dbias (acc) */
-OP_FUSED(LAYERNORM_GRAD_ADD, layernorm_grad_add)
+OP_FUSED_SUM(LAYERNORM_GRAD_ADD, layernorm_grad_add)
 /* dy, x, gain, stats, addend -> dx + addend, dgain (acc) */
-OP_FUSED(RMSNORM_GRAD_ADD, rmsnorm_grad_add)
+OP_FUSED_SUM(RMSNORM_GRAD_ADD, rmsnorm_grad_add)
 /* x, w, bias (optional), addend -> y + addend */
 OP_FUSED(LINEAR_ADD, linear_add)
 /* dy, w, addend -> dx + addend */
-OP_FUSED(LINEAR_GRAD_X_ADD, linear_grad_x_add)
+OP_FUSED_SUM(LINEAR_GRAD_X_ADD, linear_grad_x_add)
 /* x, w, bias (optional) -> gelu(y) in tanh form, y (optional) */
 OP_FUSED(LINEAR_GELU, linear_gelu)
 /* dy, w, x -> gradient of x, if the product's input was gelu(x) in tanh form */
@@ -254,4 +257,5 @@ OP_TABLE(ROPE_TABLE, rope_table)
 #undef OP_STATE
 #undef OP_CAST
 #undef OP_FUSED
+#undef OP_FUSED_SUM
 #undef OP_TABLE

@@ -156,8 +156,91 @@ static void test_layers(void **state)
 	unsetenv("HSPMD_CPU_ISA");
 }
 
+/* An operator on F32: rows x columns, of each input and output, and where its first output comes. */
+struct sum {
+	enum hspmd_opcode both, first;
+	int addend; /* number of the input */
+	int64_t in[5][2], out[3][2];
+	int inputs, outputs;
+};
+
+/* Runs both operators of a pair as one, in place of the addend or not, and the first alone. Its first output plus the addend is that of
+ * both, within rounding; the others are alike. */
+static void check_sum(struct hspmd_device *dev, const struct sum *s, bool in_place)
+{
+	static const struct hspmd_op_attr attr;
+	struct hspmd_kernel_args both = { .attr = &attr, .input_count = s->inputs, .output_count = s->outputs }, first = both;
+	int64_t count = s->out[0][0] * s->out[0][1];
+	float *addend;
+	first.input_count--;
+	for (int k = 0; k < s->inputs; k++)
+		both.in[k] = first.in[k] = matrix_view(some_floats(s->in[k][0] * s->in[k][1]), s->in[k][0], s->in[k][1]);
+	addend = both.in[s->addend].data;
+	float *kept = some_floats(count);
+	for (int k = 0; k < s->outputs; k++) {
+		both.out[k] = first.out[k] = matrix_view(some_floats(s->out[k][0] * s->out[k][1]), s->out[k][0], s->out[k][1]);
+		first.out[k].data = some_floats(s->out[k][0] * s->out[k][1]);
+	}
+	float *apart = both.out[0].data;
+	if (in_place)
+		both.out[0].data = addend;
+	run(dev, s->both, &both);
+	run(dev, s->first, &first);
+	for (int64_t i = 0; i < count; i++) {
+		double want = (double)kept[i] + (double)((float *)first.out[0].data)[i];
+		assert_true(fabs((double)((float *)both.out[0].data)[i] - want) < 1e-5);
+		assert_true(in_place || addend[i] == kept[i]);
+	}
+	for (int k = 1; k < s->outputs; k++)
+		assert_memory_equal(both.out[k].data, first.out[k].data, (size_t)(s->out[k][0] * s->out[k][1]) * sizeof(float));
+	both.out[0].data = apart;
+	test_free(kept);
+	for (int k = 0; k < s->inputs; k++)
+		test_free(both.in[k].data);
+	for (int k = 0; k < s->outputs; k++) {
+		test_free(both.out[k].data);
+		test_free(first.out[k].data);
+	}
+}
+
+/* Gradients that are added to others as they are computed: rows and columns that no vector or tile divides, and more than one block. */
+static void test_sums(void **state)
+{
+	(void)state;
+	static const char *const isas[] = { "generic", "avx2", "avx512" };
+	static const struct sum sums[] = {
+		{ HSPMD_OP_LINEAR_GRAD_X_ADD, HSPMD_OP_LINEAR_GRAD_X, 2, { { 205, 53 }, { 53, 37 }, { 205, 37 } }, { { 205, 37 } }, 3, 1 },
+		{ HSPMD_OP_LINEAR_GRAD_X_ADD, HSPMD_OP_LINEAR_GRAD_X, 2, { { 9, 801 }, { 801, 16 }, { 9, 16 } }, { { 9, 16 } }, 3, 1 },
+		{ HSPMD_OP_RMSNORM_GRAD_ADD,
+		  HSPMD_OP_RMSNORM_GRAD,
+		  4,
+		  { { 45, 37 }, { 45, 37 }, { 1, 37 }, { 45, 1 }, { 45, 37 } },
+		  { { 45, 37 }, { 1, 37 } },
+		  5,
+		  2 },
+		{ HSPMD_OP_LAYERNORM_GRAD_ADD,
+		  HSPMD_OP_LAYERNORM_GRAD,
+		  4,
+		  { { 45, 37 }, { 45, 37 }, { 1, 37 }, { 45, 2 }, { 45, 37 } },
+		  { { 45, 37 }, { 1, 37 }, { 1, 37 } },
+		  5,
+		  3 },
+	};
+	for (int i = 0; i < 3 * 2; i++) {
+		struct hspmd_device *dev = NULL;
+		struct hspmd_error err;
+		setenv("HSPMD_CPU_ISA", isas[i % 3], 1);
+		if (hspmd_device_find("cpu", &err)->open(&dev, 0, 1 + i / 3, &err))
+			continue; /* the machine does not have it */
+		for (int k = 0; k < COUNT(sums) * 2; k++)
+			check_sum(dev, &sums[k / 2], k % 2);
+		dev->ops->close(dev);
+	}
+	unsetenv("HSPMD_CPU_ISA");
+}
+
 int main(void)
 {
-	const struct CMUnitTest tests[] = { cmocka_unit_test(test_layers) };
+	const struct CMUnitTest tests[] = { cmocka_unit_test(test_layers), cmocka_unit_test(test_sums) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -214,12 +214,28 @@ static void recomputed(void **state)
 	hspmd_program_destroy(p);
 }
 
+/* CPUs have kernels for sums of gradients alone. */
+static void sums(void **state)
+{
+	(void)state;
+	struct hspmd_program *llama = build(trainer_llama, "cpu", "0", "", false), *gpt2 = build(trainer_gpt2, "cpu", "0", "", false);
+	check_order(llama);
+	check_order(gpt2);
+	assert_int_equal(count(llama, HSPMD_OP_LINEAR_GRAD_X_ADD), 3 * BLOCKS * MICRO_BATCHES);
+	assert_int_equal(count(llama, HSPMD_OP_RMSNORM_GRAD_ADD), 2 * BLOCKS * MICRO_BATCHES);
+	assert_int_equal(count_pairs(llama), 5 * BLOCKS * MICRO_BATCHES);
+	assert_int_equal(count(gpt2, HSPMD_OP_LAYERNORM_GRAD_ADD), 2 * BLOCKS * MICRO_BATCHES);
+	assert_int_equal(count_pairs(gpt2), 2 * BLOCKS * MICRO_BATCHES);
+	hspmd_program_destroy(llama);
+	hspmd_program_destroy(gpt2);
+}
+
 static void none(void **state)
 {
 	(void)state;
-	struct hspmd_program *cpu = build(trainer_llama, "cpu", "0", "", false), *fused = build(trainer_llama, "cuda", "0", "", false);
+	struct hspmd_program *fused = build(trainer_llama, "cuda", "0", "", false);
 	setenv("HSPMD_UNFUSED", "all", 1);
-	struct hspmd_program *apart = build(trainer_llama, "cuda", "0", "", false);
+	struct hspmd_program *apart = build(trainer_llama, "cuda", "0", "", false), *cpu = build(trainer_llama, "cpu", "0", "", false);
 	setenv("HSPMD_UNFUSED", "linear_grad_x_add,linear_add", 1);
 	struct hspmd_program *some = build(trainer_llama, "cuda", "0", "", false);
 	setenv("HSPMD_UNFUSED", "rope_table", 1);
@@ -394,6 +410,7 @@ int main(void)
 	const struct CMUnitTest tests[] = { cmocka_unit_test(one_device),
 		                            cmocka_unit_test(a_sum_between),
 		                            cmocka_unit_test(recomputed),
+		                            cmocka_unit_test(sums),
 		                            cmocka_unit_test(none),
 		                            cmocka_unit_test(losses),
 		                            cmocka_unit_test(losses_of_all_forward_passes),

@@ -21,15 +21,35 @@ static size_t linear_workspace(const struct hspmd_cpu *cpu, const struct hspmd_k
 	return LOCAL(gemm_workspace)(hspmd_thread_pool_threads(cpu->pool), k ? element_count(&args->in[1]) / k : 0, k);
 }
 
-static void linear_grad_x(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+static void grad_x(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args, bool add)
 {
 	const struct hspmd_view *dy = &args->in[0], *w = &args->in[1], *dx = &args->out[0];
 	int64_t k = row_length(dx), n = k ? element_count(w) / k : 0;
-	struct gemm p = {
-		.m = row_count(dx), .n = k, .k = n, .a = { dy->data, n, 1 }, .c = dx->data, .ldc = k, .accumulate = dx->accumulate
-	};
+	struct gemm p = { .m = row_count(dx), .n = k, .k = n, .a = { dy->data, n, 1 }, .c = dx->data, .ldc = k, .accumulate = add };
 	p.b = args->attr->transposed ? (struct matrix){ w->data, 1, n } : (struct matrix){ w->data, k, 1 };
 	LOCAL(gemm)(cpu->pool, &p, args->workspace);
+}
+
+static void linear_grad_x(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	grad_x(cpu, args, args->out[0].accumulate);
+}
+
+static void copy_item(void *context, int64_t item, int thread)
+{
+	const struct hspmd_kernel_args *args = context;
+	int64_t first, end;
+	(void)thread;
+	split_range(element_count(&args->out[0]), ITEMS, item, &first, &end);
+	memcpy((real *)args->out[0].data + first, (const real *)args->in[2].data + first, (size_t)(end - first) * sizeof(real));
+}
+
+/* Mostly the sum comes in place of the addend. */
+static void linear_grad_x_add(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
+{
+	if (args->out[0].data != args->in[2].data)
+		hspmd_thread_pool_for(cpu->pool, ITEMS, (double)element_count(&args->out[0]) / ITEMS * MOVE_NS, copy_item, (void *)args);
+	grad_x(cpu, args, true);
 }
 
 static size_t linear_grad_x_workspace(const struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
@@ -100,4 +120,5 @@ static size_t linear_grad_w_workspace(const struct hspmd_cpu *cpu, const struct 
 
 const struct hspmd_cpu_kernel LOCAL(linear) = { linear, linear_workspace };
 const struct hspmd_cpu_kernel LOCAL(linear_grad_x) = { linear_grad_x, linear_grad_x_workspace };
+const struct hspmd_cpu_kernel LOCAL(linear_grad_x_add) = { linear_grad_x_add, linear_grad_x_workspace };
 const struct hspmd_cpu_kernel LOCAL(linear_grad_w) = { linear_grad_w, linear_grad_w_workspace };

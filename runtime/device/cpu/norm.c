@@ -94,10 +94,10 @@ static void rmsnorm(struct hspmd_cpu *cpu, const struct hspmd_kernel_args *args)
 	hspmd_thread_pool_for(cpu->pool, ITEMS, (double)element_count(&args->in[0]) / ITEMS * 4 * MOVE_NS, rmsnorm_rows, (void *)args);
 }
 
-/* One row backward, with a gain of gain + `one`: dx, and the row's contributions to dgain and dbias, added to the item's sums. Layer
- * norm subtracts the mean, RMS norm does not. */
-static void grad_row(const real *dy, const real *x, const real *gain, real one, real mean, real scale, real *dx, real *dgain, real *dbias,
-                     int64_t width)
+/* One row backward, with a gain of gain + `one`: dx, to which `addend` is added if there is one, and the row's contributions to dgain and
+ * dbias, added to the item's sums. Layer norm subtracts the mean, RMS norm does not. */
+static void grad_row(const real *dy, const real *x, const real *gain, real one, real mean, real scale, const real *addend, real *dx,
+                     real *dgain, real *dbias, int64_t width)
 {
 	vec sum = { 0 }, dot = { 0 };
 	bool centred = dbias != NULL;
@@ -112,13 +112,15 @@ static void grad_row(const real *dy, const real *x, const real *gain, real one, 
 		fetch_ahead(dy + j);
 		fetch_ahead(x + j);
 		fetch_ahead(dx ? dx + j : x + j);
+		fetch_ahead(addend ? addend + j : x + j);
 	}
 	if (!dx)
 		return;
 	vec average = splat(centred ? reduce_add(sum) / (real)width : 0), slope = splat(reduce_add(dot) / (real)width);
 	for (int64_t j = 0; j < width; j += LANES) {
 		vec g = part(dy, j, width) * (part(gain, j, width) + splat(one)), normal = (part(x, j, width) - splat(mean)) * splat(scale);
-		put(dx, j, width, (g - average - normal * slope) * splat(scale));
+		vec d = (g - average - normal * slope) * splat(scale);
+		put(dx, j, width, addend ? part(addend, j, width) + d : d);
 	}
 }
 
@@ -128,6 +130,7 @@ static void norm_grad_rows(const struct hspmd_kernel_args *args, int64_t item, b
 	const struct hspmd_view *view = &args->in[1];
 	int64_t width = row_length(&args->in[2]), first, end;
 	const real *dy = args->in[0].data, *x = view->data, *gain = args->in[2].data, *stats = args->in[3].data;
+	const real *addend = args->input_count > 4 ? args->in[4].data : NULL;
 	real *dx = args->out[0].data, *dgain = (real *)args->workspace + item * width;
 	real *dbias = centred ? (real *)args->workspace + (ITEMS + item) * width : NULL;
 	memset(dgain, 0, (size_t)width * sizeof *dgain);
@@ -136,7 +139,8 @@ static void norm_grad_rows(const struct hspmd_kernel_args *args, int64_t item, b
 	split_range(width ? element_count(view) / width : 0, ITEMS, item, &first, &end);
 	for (int64_t r = first; r < end; r++)
 		grad_row(dy + r * width, x + r * width, gain, args->attr->plus_one, centred ? stats[2 * r] : 0,
-		         centred ? stats[2 * r + 1] : stats[r], dx ? dx + r * width : NULL, dgain, dbias, width);
+		         centred ? stats[2 * r + 1] : stats[r], addend ? addend + r * width : NULL, dx ? dx + r * width : NULL, dgain,
+		         dbias, width);
 }
 
 static void layernorm_grad_rows(void *context, int64_t item, int thread)
@@ -190,3 +194,6 @@ const struct hspmd_cpu_kernel LOCAL(layernorm) = { layernorm, NULL };
 const struct hspmd_cpu_kernel LOCAL(layernorm_grad) = { layernorm_grad, norm_grad_workspace };
 const struct hspmd_cpu_kernel LOCAL(rmsnorm) = { rmsnorm, NULL };
 const struct hspmd_cpu_kernel LOCAL(rmsnorm_grad) = { rmsnorm_grad, norm_grad_workspace };
+/* the same with an addend, input 4 */
+const struct hspmd_cpu_kernel LOCAL(layernorm_grad_add) = { layernorm_grad, norm_grad_workspace };
+const struct hspmd_cpu_kernel LOCAL(rmsnorm_grad_add) = { rmsnorm_grad, norm_grad_workspace };
