@@ -11,6 +11,7 @@
  * that fit into the same node. */
 #include "controller/solver/search/partition.h"
 
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 
@@ -22,6 +23,8 @@
 #define WIDEN 1.02      /* first bound tried, as a factor over the least conceivable one */
 #define UNBOUNDED 1e300 /* only memory limits the stages */
 #define ROUNDING 1e-9   /* relative precision of sums of rates */
+#define GUESS 0.997     /* a bound that is guessed is lower by this factor */
+#define BOUNDS 10       /* bounds that are tried until one is met, at most */
 
 struct problem {
 	struct hspmd_submesh_tables *t;
@@ -38,6 +41,8 @@ struct problem {
 	double rates_after[HSPMD_STAGES_MAX];                 /* per stage: sum of the rates (submesh.c) of those after it, ... */
 	double parts_after[HSPMD_STAGES_MAX]; /* ... and of these times the least that a micro-batch's transfers take them */
 	bool hides;                                           /* transfers hide behind gradients of weights */
+	uint64_t keys[HSPMD_STAGES_MAX];                      /* per stage: all but layers that memory depends on, ... */
+	unsigned rooms[HSPMD_STAGES_MAX];                     /* ... and where in the table it is */
 	struct hspmd_partition_slack *slack;
 };
 
@@ -84,8 +89,8 @@ static double smaller(double a, double b)
 	return a < b ? a : b;
 }
 
-/* The way of the least work in which layers [a, b) fit on stage s; -1: none. */
-static int least_fitting(const struct problem *p, const struct hspmd_submesh *u, int s, int a, int b)
+/* The way of the least work in which layers [a, b) fit on stage s; -1: none. What they have to spare, and lack, is noted. */
+static int least_fitting(const struct problem *p, const struct hspmd_submesh *u, int s, int a, int b, struct hspmd_partition_slack *slack)
 {
 	int j = 31 - __builtin_clz((unsigned)(b - a));
 	double transient = larger(u->transient[j][a], u->transient[j][b - (1 << j)]);
@@ -96,13 +101,13 @@ static int least_fitting(const struct problem *p, const struct hspmd_submesh *u,
 	double host_left = u->host_bytes - params * p->host_bytes[u - p->t->submeshes];
 	double spare = available - params * p->end_bytes, lacking = INFINITY; /* least of what is left, and of what is missing */
 	if (params * p->end_bytes > available || host_left < 0)
-		return hspmd_partition_note(p->slack, -1, params, INFINITY, host_left < 0 ? 0 : -spare);
+		return hspmd_partition_note(slack, -1, params, INFINITY, host_left < 0 ? 0 : -spare);
 	double sent = b < p->t->layers ? p->t->size_bytes[p->t->size_of[b - 1]] : 0, in_flight = p->in_flight[s];
 	bool in_turn = p->t->costs->facts && !(p->deferred[s] > 0); /* layers behind the one that runs have used what they saved */
 	const double *least = u->saved[u->leanest];
 	double of_leanest = in_flight * (least[b] - least[a] + sent);
 	if (of_leanest > left)
-		return hspmd_partition_note(p->slack, -1, params, spare, of_leanest - left);
+		return hspmd_partition_note(slack, -1, params, spare, of_leanest - left);
 	spare = smaller(spare, left - of_leanest);
 	for (int i = 0; i < u->way_count; i++) {
 		int way = u->ways[i];
@@ -115,15 +120,92 @@ static int least_fitting(const struct problem *p, const struct hspmd_submesh *u,
 		        offloaded ? offloaded[b] - offloaded[b - 1] : 0; /* of two micro-batches, between a forward and a backward pass */
 		double all = (in_flight - 1) * (saved + sent) + running + p->deferred[s] * larger(more, 0);
 		if (all <= left && in_host)
-			return hspmd_partition_note(p->slack, way, params, smaller(spare, left - all), lacking);
+			return hspmd_partition_note(slack, way, params, smaller(spare, left - all), lacking);
 		lacking = smaller(lacking, all > left ? all - left : 0);
 	}
-	return hspmd_partition_note(p->slack, -1, params, spare, lacking);
+	return hspmd_partition_note(slack, -1, params, spare, lacking);
+}
+
+static void add_slack(struct hspmd_partition_slack *sum, const struct hspmd_partition_slack *slack)
+{
+	sum->more = smaller(sum->more, slack->more);
+	sum->less = smaller(sum->less, slack->less);
+}
+
+/* The place of what is known of layers from a on, on stage s. */
+static struct hspmd_room *room_of(const struct problem *p, int s, int a)
+{
+	struct hspmd_room *r = &p->t->rooms[(p->rooms[s] + (unsigned)a) % HSPMD_ROOMS];
+	uint64_t key = p->keys[s] | (uint64_t)a;
+	if (r->key != key || !r->unfit)
+		*r = (struct hspmd_room){ .key = key, .unfit = SHRT_MAX };
+	return r;
+}
+
+static void find_rooms(struct problem *p, const struct hspmd_layer_copies *copies)
+{
+	for (int s = 0; s < p->sequence->stages; s++) {
+		p->keys[s] = ((uint64_t)copies->pipelines << 2 | (uint64_t)copies->zero) << 41 | (uint64_t)p->sequence->submesh[s] << 35 |
+		             (uint64_t)p->in_flight[s] << 19 | (uint64_t)p->deferred[s] << 12;
+		p->rooms[s] = (unsigned)(p->keys[s] * UINT64_C(0x9e3779b97f4a7c15) >> 48);
+	}
+}
+
+/* Note the first way in which layers with this end fit. */
+static void note_fitting(const struct hspmd_submesh *u, struct hspmd_room *r, int b, int way, const struct hspmd_partition_slack *slack)
+{
+	int i = 0;
+	if (way < 0) {
+		r->unfit = (short)b;
+		r->slack_unfit = *slack;
+		return;
+	}
+	while (u->ways[i] != way)
+		i++;
+	if (i >= HSPMD_RECOMPUTE_KINDS)
+		return;
+	if (!r->from[i] || b < r->from[i]) {
+		r->from[i] = (short)b;
+		r->slack_from[i] = *slack;
+	}
+	if (b > r->to[i]) {
+		r->to[i] = (short)b;
+		r->slack_to[i] = *slack;
+	}
+}
+
+/* The same from what is known. More layers need more memory, but for the model's last one, if the others are like one another. */
+static int known_fitting(const struct problem *p, const struct hspmd_submesh *u, int s, int a, int b)
+{
+	if (b == p->t->layers || !p->t->steady)
+		return least_fitting(p, u, s, a, b, p->slack);
+	if (p->t->like_from[b - 1] <= a) { /* as many from the first layer on that is like them */
+		b -= a - p->t->like_from[a];
+		a = p->t->like_from[a];
+	}
+	struct hspmd_room *r = room_of(p, s, a);
+	if (b >= r->unfit) {
+		add_slack(p->slack, &r->slack_unfit);
+		return -1;
+	}
+	int ways = u->way_count < HSPMD_RECOMPUTE_KINDS ? u->way_count : HSPMD_RECOMPUTE_KINDS, i = 0;
+	while (i < ways && b > r->to[i])
+		i++;
+	if (i < ways && b >= r->from[i] && r->from[i]) {
+		add_slack(p->slack, &r->slack_from[i]);
+		add_slack(p->slack, &r->slack_to[i]);
+		return u->ways[i];
+	}
+	struct hspmd_partition_slack slack = { false, INFINITY, INFINITY };
+	int way = least_fitting(p, u, s, a, b, &slack);
+	note_fitting(u, r, b, way, &slack);
+	add_slack(p->slack, &slack);
+	return way;
 }
 
 static int fits(const struct problem *p, const struct hspmd_submesh *u, int s, int a, int b)
 {
-	int way = least_fitting(p, u, s, a, b);
+	int way = known_fitting(p, u, s, a, b);
 	p->slack->limited = p->slack->limited || way != u->ways[0];
 	return way;
 }
@@ -335,6 +417,7 @@ static void prepare(struct problem *p, struct hspmd_submesh_tables *t, const str
 		p->in_flight[s] = hspmd_in_flight(s, sequence->stages, max_micro_batches, t->schedule);
 		p->deferred[s] = hspmd_deferred_weight_grads(s, max_micro_batches, t->schedule);
 	}
+	find_rooms(p, copies);
 	if (t->placement == HSPMD_PLACE_STAGES)
 		lay_out_apart(p);
 	else
@@ -402,45 +485,87 @@ static double least_slowest(struct problem *p)
 	return parts / rates;
 }
 
+/* Bounds that have been tried. */
+struct tried_bounds {
+	struct range known;
+	double met;     /* no bound below is met; */
+	double reached; /* ... this one and those above are */
+};
+
+/* Returns the slowest stage's cost; INFINITY: the bound is not met. */
+static double try_bound(const struct problem *p, double bound, struct tried_bounds *tried, struct hspmd_pipeline_partition *out)
+{
+	struct reach reach;
+	double next, slowest = bound < tried->met ? INFINITY : fill(p, bound, &tried->known, &reach, &next, out);
+	if (!isinf(slowest)) {
+		tried->known.high = reach;
+		tried->reached = smaller(tried->reached, slowest);
+	} else if (bound >= tried->met) {
+		tried->known.low = reach;
+		tried->met = next;
+	}
+	return slowest;
+}
+
+/* Widen the bound from below, the last time to none, until it is met: *out. Returns the slowest stage's cost; INFINITY: there is no
+ * partition. *low: the last bound that is not met. What is known of bounds saves trying most of them. */
+static double widen(const struct problem *p, double *low, struct tried_bounds *tried, struct hspmd_pipeline_partition *out)
+{
+	struct hspmd_pipeline_partition now;
+	double bounds[BOUNDS], factor = WIDEN, slowest = INFINITY;
+	int first = 0;
+	for (int i = 0; i < BOUNDS; i++, factor *= factor)
+		bounds[i] = factor < 1e3 ? (i ? bounds[i - 1] : *low) * factor : UNBOUNDED;
+	while (first < BOUNDS - 1 && bounds[first] < tried->reached)
+		first++;
+	if (isinf(tried->reached))
+		first = 0;
+	for (int i = first - 1; i >= 0; i--) {
+		double less = try_bound(p, bounds[i], tried, &now);
+		if (isinf(less))
+			break;
+		*out = now;
+		slowest = less;
+		first = i;
+	}
+	while (isinf(slowest)) {
+		slowest = try_bound(p, bounds[first], tried, out);
+		if (isinf(slowest) && ++first == BOUNDS)
+			return INFINITY;
+	}
+	*low = first ? bounds[first - 1] : *low;
+	return slowest;
+}
+
 /* Find the partition whose slowest stage is as fast as possible. high: that stage's seconds in *out; INFINITY: *out is not filled in yet.
- * Returns false if there is no partition. */
+ * Returns false if there is no partition. The first bound tried is a guess from the last sequence of so many stages, by how much its
+ * slowest stage was slower than conceivable; it only tells which of the other bounds need not be tried. */
 static bool search_bounds(struct problem *p, double high, double precision, struct hspmd_pipeline_partition *out)
 {
 	struct hspmd_pipeline_partition now;
-	struct range known;
-	struct reach reach;
-	double low = least_slowest(p), met = 0; /* met: no bound below is met */
-	known.low.stages = known.high.stages = 0;
+	struct tried_bounds tried = { .met = 0, .reached = INFINITY };
+	double *guess = &p->t->guess[p->hides][p->t->placement][p->sequence->stages], low = least_slowest(p), least = low;
+	tried.known.low.stages = tried.known.high.stages = 0;
 	if (isinf(low))
 		return false;
-	/* Widen the bound from below until it is met, the last time without a bound; then narrow it. */
-	for (double factor = WIDEN; isinf(high); factor *= factor) {
-		double bound = factor < 1e3 ? low * factor : UNBOUNDED, next;
-		high = bound < met ? INFINITY : fill(p, bound, &known, &reach, &next, out);
-		if (isinf(high) && bound == UNBOUNDED)
-			return false;
-		if (isinf(high) && bound >= met) {
-			known.low = reach;
-			met = next;
-		} else if (!isinf(high)) {
-			known.high = reach;
-		}
-		low = isinf(high) ? bound : low;
-	}
-	while (high - low > precision * high && met < high) {
-		double middle = (low + high) / 2, next, reached = middle < met ? INFINITY : fill(p, middle, &known, &reach, &next, &now);
+	double first = isinf(*guess) ? UNBOUNDED : low * *guess * GUESS;
+	if (first > 0 && first < high)
+		try_bound(p, first, &tried, &now);
+	if (isinf(high))
+		high = first == UNBOUNDED && isinf(tried.reached) ? INFINITY : widen(p, &low, &tried, out);
+	*guess = high / least;
+	if (isinf(high))
+		return false;
+	while (high - low > precision * high && tried.met < high) {
+		double middle = (low + high) / 2, reached = try_bound(p, middle, &tried, &now);
 		if (!isinf(reached)) {
-			known.high = reach;
 			high = reached;
 			*out = now;
 			continue;
 		}
-		if (middle >= met) {
-			known.low = reach;
-			met = next;
-		}
 		low = middle;
 	}
+	*guess = high / least;
 	return true;
 }
 

@@ -5,7 +5,6 @@
 
 #include "controller/solver/search/submesh.h"
 
-#define HSPMD_STAGES_MAX 64
 #define HSPMD_FEW_MICRO_BATCHES 4 /* up to so many micro-batches per stage, fill and drain are a large part of the step */
 
 /* The stages of a pipeline, in order, as submeshes; devices are not yet chosen. */

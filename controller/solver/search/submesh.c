@@ -253,12 +253,38 @@ static size_t boundary_count(const struct hspmd_submesh_tables *t)
 	return (size_t)(t->boundary_classes * t->boundary_classes * 2 * QUEUE_MAX * t->size_count);
 }
 
+/* Returns true if no layer, but for the last one, needs less memory together with those before it than they do alone. */
+static bool is_steady(const struct hspmd_submesh_tables *t)
+{
+	const struct hspmd_costs *c = t->costs;
+	for (int l = 1; l < t->layers - 1; l++)
+		if (t->size_of[l] != t->size_of[0])
+			return false;
+	for (int i = 0; i < c->tied_layer_count; i++) {
+		int l = c->tied_layers[i], other = c->layers[l].tied_to;
+		if ((l > other ? l : other) < t->layers - 1)
+			return false;
+	}
+	return true;
+}
+
+/* Returns true if layer l needs the memory that the one before it does. */
+static bool is_like_before(const struct hspmd_submesh_tables *t, int l)
+{
+	const struct hspmd_costs *c = t->costs;
+	double params = c->params_sum[l] - c->params_sum[l - 1], replicated = c->replicated_sum[l] - c->replicated_sum[l - 1];
+	return c->layers[l].same_memory && c->layers[l].tied_to < 0 && c->layers[l - 1].tied_to < 0 && t->size_of[l] == t->size_of[l - 1] &&
+	       c->params_sum[l + 1] - c->params_sum[l] == params && c->replicated_sum[l + 1] - c->replicated_sum[l] == replicated &&
+	       hspmd_device_vectors(c, l, l + 1, 1) == hspmd_device_vectors(c, l - 1, l, 1);
+}
+
 static int add_sizes(struct hspmd_submesh_tables *t, struct hspmd_error *err)
 {
 	size_t n = (size_t)t->layers;
 	t->size_of = hspmd_calloc(n, sizeof *t->size_of);
+	t->like_from = hspmd_calloc(n, sizeof *t->like_from);
 	t->size_bytes = hspmd_calloc(n, sizeof *t->size_bytes);
-	if (!t->size_of || !t->size_bytes)
+	if (!t->size_of || !t->like_from || !t->size_bytes)
 		return hspmd_fail_memory(err, "preparing the search");
 	for (int l = 0; l < t->layers; l++) {
 		double bytes = t->costs->layers[l].output_bytes * t->micro_batch;
@@ -269,6 +295,9 @@ static int add_sizes(struct hspmd_submesh_tables *t, struct hspmd_error *err)
 			t->size_bytes[t->size_count++] = bytes;
 		t->size_of[l] = i < t->size_count ? i : nearest_size(t, bytes);
 	}
+	for (int l = 1; l < t->layers; l++)
+		t->like_from[l] = is_like_before(t, l) ? t->like_from[l - 1] : l;
+	t->steady = is_steady(t);
 	t->boundary_classes = t->device_classes->count;
 	size_t cells = boundary_count(t);
 	t->boundaries = hspmd_calloc(cells, sizeof *t->boundaries);
@@ -308,7 +337,8 @@ struct hspmd_submesh_tables *hspmd_submesh_tables_new(struct hspmd_costs *costs,
 	t->micro_batch = micro_batch;
 	t->offload = offload;
 	t->layers = costs->layer_count;
-	if (add_submeshes(t, err) || add_sizes(t, err)) {
+	t->rooms = hspmd_calloc(HSPMD_ROOMS, sizeof *t->rooms);
+	if (!t->rooms || add_submeshes(t, err) || add_sizes(t, err)) {
 		hspmd_submesh_tables_destroy(t);
 		return NULL;
 	}
@@ -338,8 +368,9 @@ struct hspmd_submesh_tables *hspmd_submesh_tables_view(const struct hspmd_submes
 	view->is_view = true;
 	view->costs = costs;
 	view->boundaries = hspmd_calloc(boundary_count(t), sizeof *view->boundaries);
-	if (!view->boundaries) {
-		free(view);
+	view->rooms = hspmd_calloc(HSPMD_ROOMS, sizeof *view->rooms);
+	if (!view->boundaries || !view->rooms) {
+		hspmd_submesh_tables_destroy(view);
 		return NULL;
 	}
 	memcpy(view->boundaries, t->boundaries, boundary_count(t) * sizeof *view->boundaries);
@@ -353,9 +384,11 @@ void hspmd_submesh_tables_destroy(struct hspmd_submesh_tables *t)
 	if (!t->is_view) {
 		free(t->storage);
 		free(t->size_of);
+		free(t->like_from);
 		free(t->size_bytes);
 	}
 	free(t->boundaries);
+	free(t->rooms);
 	free(t);
 }
 

@@ -6,8 +6,10 @@
 
 #include "controller/solver/cost/costs.h"
 #include "controller/solver/search/device_classes.h"
+#include "controller/solver/search/partition_slack.h"
 #include "controller/solver/search/request.h"
 
+#define HSPMD_STAGES_MAX 64
 #define HSPMD_SUBMESHES_MAX 64
 #define HSPMD_SIZES_MAX 8     /* most distinct sizes of activations between layers; other sizes count as the next larger one */
 #define HSPMD_RANGE_LEVELS 12 /* number of powers of two: models of up to 4095 layers */
@@ -60,6 +62,17 @@ enum hspmd_draft_offload { HSPMD_DRAFT_OFFLOADS_NOTHING, HSPMD_DRAFT_OFFLOADS_AC
 /* Returns true if the stage's passes take less time with sequence parallelism, by one of its layers. */
 bool hspmd_sequence_is_faster(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch);
 
+#define HSPMD_ROOMS 1024
+
+/* What memory is known to allow layers from a certain one on, on a stage of a submesh and of so many micro-batches in flight. From the ways
+ * of the least work on: the fewest and the most layers (their ends) for which it is known that this is the first way in which they fit. */
+struct hspmd_room {
+	uint64_t key;
+	short unfit; /* the fewest that fit in no way; 0: the place is free */
+	short from[HSPMD_RECOMPUTE_KINDS], to[HSPMD_RECOMPUTE_KINDS];
+	struct hspmd_partition_slack slack_unfit, slack_from[HSPMD_RECOMPUTE_KINDS], slack_to[HSPMD_RECOMPUTE_KINDS];
+};
+
 struct hspmd_submesh_tables {
 	bool is_view; /* all but the boundaries is that of others */
 	struct hspmd_costs *costs;
@@ -81,6 +94,12 @@ struct hspmd_submesh_tables {
 	 * INFINITY: no limit; 0: there is no link. */
 	double link_rate[HSPMD_DEVICE_CLASSES_MAX];
 	double *boundaries; /* cache of hspmd_boundary_seconds */
+	/* By whether transfers hide, placement and number of stages: how much slower than conceivable the slowest stage of the last partition
+	 * was (partition.c). 0: there was none; INFINITY: it did not fit. */
+	double guess[2][HSPMD_PLACEMENT_COUNT][HSPMD_STAGES_MAX + 1];
+	struct hspmd_room *rooms; /* what is known of memory, by a hash; each has one place (partition.c) */
+	int *like_from;           /* per layer: the first one from which on all up to it need the same memory */
+	bool steady; /* all layers' activations but the last one's are of one size, and no other layer shares weights with one before it */
 	int boundary_classes;
 };
 
