@@ -287,7 +287,7 @@ static void micro_batches_are_levelled(void **state)
 	struct hspmd_plan *p =
 	        plan_from(&s, 1, "[" PIPELINE("15", STAGE("0", "14", "n:0")) "," PIPELINE("15", STAGE("0", "14", "m:0")) "]");
 	double before = hspmd_best_plans_time(&s.search, p, NULL);
-	assert_int_equal(hspmd_best_plans_level(&s.search, p, &objective), 0);
+	assert_int_equal(hspmd_best_plans_level(&s.search, p, INFINITY, &objective), 0);
 	assert_int_equal(p->pipelines[0].micro_batches + p->pipelines[1].micro_batches, 30);
 	assert_in_range(p->pipelines[0].micro_batches, 19, 21);
 	assert_true(objective < 0.75 * before && objective == hspmd_best_plans_time(&s.search, p, NULL));

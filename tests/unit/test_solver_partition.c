@@ -499,11 +499,51 @@ static void partitions_are_the_same_in_their_range(void **state)
 	assert_true(limited_others > 100 && free_others > 100);
 }
 
+/* What tables keep of earlier searches saves work, and changes no partition. */
+static void used_tables_find_the_same(void **state)
+{
+	(void)state;
+	struct hspmd_runtime_caps caps = hspmd_runtime_caps_default();
+	int limited = 0, free_of_limits = 0, none = 0;
+	for (unsigned seed = 1; seed <= 60; seed++) {
+		struct hspmd_error err = { "" };
+		struct instance in;
+		bool allowed[3] = { true, true, true };
+		assert_int_equal(instance_new(seed, 8, 12, &in, &err), 0);
+		struct hspmd_costs *c = hspmd_costs_new(in.cluster, NULL, in.profile, HSPMD_PRECISION_FP32, 0, &err);
+		struct hspmd_device_classes *device_classes = hspmd_device_classes_new(in.cluster, allowed, &err);
+		struct hspmd_submesh_tables *used =
+		        hspmd_submesh_tables_new(c, device_classes, &caps, 1, HSPMD_DRAFT_OFFLOADS_NOTHING, &err);
+		assert_non_null(used);
+		for (int number = 0; number < 120; number++) {
+			struct hspmd_submesh_tables *fresh =
+			        hspmd_submesh_tables_new(c, device_classes, &caps, 1, HSPMD_DRAFT_OFFLOADS_NOTHING, &err);
+			struct hspmd_stage_sequence x = sequence_of(number * 31 + (int)seed);
+			struct hspmd_pipeline_partition one, other;
+			assert_non_null(fresh);
+			for (int s = 0; s < x.stages; s++)
+				x.submesh[s] = (unsigned char)(x.submesh[s] % used->submesh_count);
+			used->schedule = fresh->schedule = number % 2 ? HSPMD_SCHEDULE_ZB_H1 : HSPMD_SCHEDULE_1F1B;
+			bool there = find_partition(fresh, &x, 2 + number % 3, &one);
+			assert_int_equal(find_partition(used, &x, 2 + number % 3, &other), there);
+			assert_true(!there || same(&one, &other));
+			++*(!there ? &none : one.limited ? &limited : &free_of_limits);
+			hspmd_submesh_tables_destroy(fresh);
+		}
+		hspmd_submesh_tables_destroy(used);
+		hspmd_device_classes_destroy(device_classes);
+		hspmd_costs_destroy(c);
+		instance_free(&in);
+	}
+	assert_true(none > 100 && limited > 100 && free_of_limits > 100);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(known_partitions_are_found),
 		cmocka_unit_test(partitions_are_the_same_in_their_range),
+		cmocka_unit_test(used_tables_find_the_same),
 		cmocka_unit_test(splits_have_the_least_cycle),
 		cmocka_unit_test(transfers_hide_behind_gradients_of_weights),
 		cmocka_unit_test(no_plan_beats_the_bound),

@@ -23,9 +23,7 @@
 static const struct hspmd_pipeline_partition *known_partition(const struct beam *b, const struct hspmd_stage_sequence *x, int pipelines,
                                                               enum hspmd_placement how)
 {
-	int count;
-	const struct hspmd_pipeline_partition *known = hspmd_partition_memo_last(b->memos[how], x, pipelines);
-	return known ? known : hspmd_partition_memo_find(b->memos[how], x, pipelines, &count);
+	return hspmd_partition_memo_of(b->memos[how], x, pipelines);
 }
 
 /* Search the best partition of a sequence in a draft of so many pipelines: under ZeRO each needs the more memory the fewer there are.

@@ -35,6 +35,14 @@
 
 /* ---- plans */
 
+/* A plan whose step takes as long is neither changed nor refined, and not placed again. */
+static double of_use(const struct beam *b)
+{
+	if (b->s->request->limits.cost_weight > 0 || !b->placed.count)
+		return INFINITY;
+	return fmax(FAR * b->s->best_plans.list[0].objective, BEHIND * b->placed.drafts[0].objective);
+}
+
 /* Place a draft, unless an earlier search did so and its plan is far behind. *d gets the plan, if there is one. */
 static int place(const struct beam *b, struct hspmd_search *view, struct beam_draft *d)
 {
@@ -48,7 +56,7 @@ static int place(const struct beam *b, struct hspmd_search *view, struct beam_dr
 	struct hspmd_plan *p = hspmd_draft_place(b->t, &draft, d->how, b->zero, &full);
 	if (p && b->t->offload)
 		hspmd_plan_offload_least(view, p);
-	int rc = p ? hspmd_best_plans_level(view, p, &d->objective) : full ? 0 : -1;
+	int rc = p ? hspmd_best_plans_level(view, p, of_use(b), &d->objective) : full ? 0 : -1;
 	if (p && !rc)
 		d->known->objective = d->objective;
 	if (p && !rc && !isinf(d->objective))

@@ -238,10 +238,10 @@ static int time_level(struct hspmd_search *s, struct hspmd_plan *plan, double be
 	return rc < 0 ? -1 : 0;
 }
 
-int hspmd_best_plans_level(struct hspmd_search *s, struct hspmd_plan *plan, double *objective)
+int hspmd_best_plans_level(struct hspmd_search *s, struct hspmd_plan *plan, double below, double *objective)
 {
 	double seconds;
-	return time_level(s, plan, INFINITY, objective, &seconds);
+	return time_level(s, plan, below, objective, &seconds);
 }
 
 /* Keep a plan of this objective and step time if it is good enough; takes ownership of it. */

@@ -11,11 +11,11 @@
  * that fit into the same node. */
 #include "controller/solver/search/partition.h"
 
-#include <limits.h>
 #include <math.h>
 #include <string.h>
 
 #include "controller/solver/cost/cost_constants.h"
+#include "controller/solver/search/partition_internal.h"
 #include "controller/solver/search/partition_range.h"
 #include "controller/solver/sim/simulate.h"
 
@@ -26,28 +26,8 @@
 #define GUESS 0.997     /* a bound that is guessed is lower by this factor */
 #define BOUNDS 10       /* bounds that are tried until one is met, at most */
 
-struct problem {
-	struct hspmd_submesh_tables *t;
-	const struct hspmd_stage_sequence *sequence;
-	int in_flight[HSPMD_STAGES_MAX];
-	int deferred[HSPMD_STAGES_MAX];                       /* per stage: micro-batches with deferred weight gradients */
-	bool same_node[HSPMD_STAGES_MAX];                     /* per stage: it is in the same node as the stage before */
-	int queue[HSPMD_STAGES_MAX];                          /* per stage: pipelines that send from its node at the same time */
-	double state_bytes[HSPMD_SUBMESHES_MAX];              /* bytes of state per weight, by submesh */
-	double vector_bytes[HSPMD_SUBMESHES_MAX];             /* and how many more those have that ZeRO does not divide */
-	double host_bytes[HSPMD_SUBMESHES_MAX];               /* bytes of the host's memory that must be free per weight */
-	double end_bytes;                                     /* additional bytes per weight at the step's end */
-	double boundary_s[HSPMD_STAGES_MAX][HSPMD_SIZES_MAX]; /* seconds of transfers into the stage, by activation size */
-	double rates_after[HSPMD_STAGES_MAX];                 /* per stage: sum of the rates (submesh.c) of those after it, ... */
-	double parts_after[HSPMD_STAGES_MAX]; /* ... and of these times the least that a micro-batch's transfers take them */
-	bool hides;                                           /* transfers hide behind gradients of weights */
-	uint64_t keys[HSPMD_STAGES_MAX];                      /* per stage: all but layers that memory depends on, ... */
-	unsigned rooms[HSPMD_STAGES_MAX];                     /* ... and where in the table it is */
-	struct hspmd_partition_slack *slack;
-};
-
 /* The copies of every stage are together: no two stages of a pipeline are. */
-static void lay_out_apart(struct problem *p)
+static void lay_out_apart(struct hspmd_partition_problem *p)
 {
 	for (int s = 0; s < p->sequence->stages; s++) {
 		const struct hspmd_submesh *u = &p->t->submeshes[p->sequence->submesh[s]];
@@ -58,7 +38,7 @@ static void lay_out_apart(struct problem *p)
 
 /* Assign stages to nodes: consecutive stages of one device class fill a node before they start another; a stage of another device class
  * of the same node class joins its neighbour's node. */
-static void lay_out(struct problem *p)
+static void lay_out(struct hspmd_partition_problem *p)
 {
 	const struct hspmd_device_class *device_classes = p->t->device_classes->list;
 	int first = 0, used = 0; /* of the current node: its first stage, and the devices used of the last stage's device class */
@@ -79,144 +59,13 @@ static void lay_out(struct problem *p)
 	}
 }
 
-static double larger(double a, double b)
-{
-	return a > b ? a : b;
-}
-
-static double smaller(double a, double b)
-{
-	return a < b ? a : b;
-}
-
-/* The way of the least work in which layers [a, b) fit on stage s; -1: none. What they have to spare, and lack, is noted. */
-static int least_fitting(const struct problem *p, const struct hspmd_submesh *u, int s, int a, int b, struct hspmd_partition_slack *slack)
-{
-	int j = 31 - __builtin_clz((unsigned)(b - a));
-	double transient = larger(u->transient[j][a], u->transient[j][b - (1 << j)]);
-	double params = p->t->costs->tied_layer_count ? hspmd_device_params(p->t->costs, a, b, u->share) : u->params[b] - u->params[a];
-	double more_state = (u->vectors[b] - u->vectors[a]) * p->vector_bytes[u - p->t->submeshes];
-	double available = u->usable_bytes - params * p->state_bytes[u - p->t->submeshes] - more_state,
-	       left = available - (u->resident[b] - u->resident[a]);
-	double host_left = u->host_bytes - params * p->host_bytes[u - p->t->submeshes];
-	double spare = available - params * p->end_bytes, lacking = INFINITY; /* least of what is left, and of what is missing */
-	if (params * p->end_bytes > available || host_left < 0)
-		return hspmd_partition_note(slack, -1, params, INFINITY, host_left < 0 ? 0 : -spare);
-	double sent = b < p->t->layers ? p->t->size_bytes[p->t->size_of[b - 1]] : 0, in_flight = p->in_flight[s];
-	bool in_turn = p->t->costs->facts && !(p->deferred[s] > 0); /* layers behind the one that runs have used what they saved */
-	const double *least = u->saved[u->leanest];
-	double of_leanest = in_flight * (least[b] - least[a] + sent);
-	if (of_leanest > left)
-		return hspmd_partition_note(slack, -1, params, spare, of_leanest - left);
-	spare = smaller(spare, left - of_leanest);
-	for (int i = 0; i < u->way_count; i++) {
-		int way = u->ways[i];
-		double saved = u->saved[way][b] - u->saved[way][a], more = u->deferred[way][b] - u->deferred[way][a] - saved;
-		double *const *peak = u->peak[way], *offloaded = u->offloaded[way];
-		double running = in_turn ? larger(saved + sent, larger(peak[j][a], peak[j][b - (1 << j)]) - u->saved[way][a])
-		                         : saved + sent + larger(transient, u->recomputed[way]);
-		bool in_host = !offloaded || in_flight * (offloaded[b] - offloaded[a]) <= host_left;
-		running +=
-		        offloaded ? offloaded[b] - offloaded[b - 1] : 0; /* of two micro-batches, between a forward and a backward pass */
-		double all = (in_flight - 1) * (saved + sent) + running + p->deferred[s] * larger(more, 0);
-		if (all <= left && in_host)
-			return hspmd_partition_note(slack, way, params, smaller(spare, left - all), lacking);
-		lacking = smaller(lacking, all > left ? all - left : 0);
-	}
-	return hspmd_partition_note(slack, -1, params, spare, lacking);
-}
-
-static void add_slack(struct hspmd_partition_slack *sum, const struct hspmd_partition_slack *slack)
-{
-	sum->more = smaller(sum->more, slack->more);
-	sum->less = smaller(sum->less, slack->less);
-}
-
-/* The place of what is known of layers from a on, on stage s. */
-static struct hspmd_room *room_of(const struct problem *p, int s, int a)
-{
-	struct hspmd_room *r = &p->t->rooms[(p->rooms[s] + (unsigned)a) % HSPMD_ROOMS];
-	uint64_t key = p->keys[s] | (uint64_t)a;
-	if (r->key != key || !r->unfit)
-		*r = (struct hspmd_room){ .key = key, .unfit = SHRT_MAX };
-	return r;
-}
-
-static void find_rooms(struct problem *p, const struct hspmd_layer_copies *copies)
-{
-	for (int s = 0; s < p->sequence->stages; s++) {
-		p->keys[s] = ((uint64_t)copies->pipelines << 2 | (uint64_t)copies->zero) << 41 | (uint64_t)p->sequence->submesh[s] << 35 |
-		             (uint64_t)p->in_flight[s] << 19 | (uint64_t)p->deferred[s] << 12;
-		p->rooms[s] = (unsigned)(p->keys[s] * UINT64_C(0x9e3779b97f4a7c15) >> 48);
-	}
-}
-
-/* Note the first way in which layers with this end fit. */
-static void note_fitting(const struct hspmd_submesh *u, struct hspmd_room *r, int b, int way, const struct hspmd_partition_slack *slack)
-{
-	int i = 0;
-	if (way < 0) {
-		r->unfit = (short)b;
-		r->slack_unfit = *slack;
-		return;
-	}
-	while (u->ways[i] != way)
-		i++;
-	if (i >= HSPMD_RECOMPUTE_KINDS)
-		return;
-	if (!r->from[i] || b < r->from[i]) {
-		r->from[i] = (short)b;
-		r->slack_from[i] = *slack;
-	}
-	if (b > r->to[i]) {
-		r->to[i] = (short)b;
-		r->slack_to[i] = *slack;
-	}
-}
-
-/* The same from what is known. More layers need more memory, but for the model's last one, if the others are like one another. */
-static int known_fitting(const struct problem *p, const struct hspmd_submesh *u, int s, int a, int b)
-{
-	if (b == p->t->layers || !p->t->steady)
-		return least_fitting(p, u, s, a, b, p->slack);
-	if (p->t->like_from[b - 1] <= a) { /* as many from the first layer on that is like them */
-		b -= a - p->t->like_from[a];
-		a = p->t->like_from[a];
-	}
-	struct hspmd_room *r = room_of(p, s, a);
-	if (b >= r->unfit) {
-		add_slack(p->slack, &r->slack_unfit);
-		return -1;
-	}
-	int ways = u->way_count < HSPMD_RECOMPUTE_KINDS ? u->way_count : HSPMD_RECOMPUTE_KINDS, i = 0;
-	while (i < ways && b > r->to[i])
-		i++;
-	if (i < ways && b >= r->from[i] && r->from[i]) {
-		add_slack(p->slack, &r->slack_from[i]);
-		add_slack(p->slack, &r->slack_to[i]);
-		return u->ways[i];
-	}
-	struct hspmd_partition_slack slack = { false, INFINITY, INFINITY };
-	int way = least_fitting(p, u, s, a, b, &slack);
-	note_fitting(u, r, b, way, &slack);
-	add_slack(p->slack, &slack);
-	return way;
-}
-
-static int fits(const struct problem *p, const struct hspmd_submesh *u, int s, int a, int b)
-{
-	int way = known_fitting(p, u, s, a, b);
-	p->slack->limited = p->slack->limited || way != u->ways[0];
-	return way;
-}
-
 /* Seconds of the transfers into a stage whose first layer is the one after `layer`. */
-static double border(const struct problem *p, int stage, int layer)
+static double border(const struct hspmd_partition_problem *p, int stage, int layer)
 {
 	return p->boundary_s[stage][p->t->size_of[layer]];
 }
 
-static double work(const struct problem *p, int s, int a, int b, int way)
+static double work(const struct hspmd_partition_problem *p, int s, int a, int b, int way)
 {
 	const double *sums = p->t->submeshes[p->sequence->submesh[s]].work[way];
 	return sums[b] - sums[a];
@@ -231,7 +80,7 @@ struct clock {
 	int first;
 };
 
-static struct clock clock_of(const struct problem *p, int s, int first, int way)
+static struct clock clock_of(const struct hspmd_partition_problem *p, int s, int first, int way)
 {
 	const struct hspmd_submesh *u = &p->t->submeshes[p->sequence->submesh[s]];
 	double before = s > 0 ? border(p, s, first - 1) : 0;
@@ -255,16 +104,16 @@ static inline double seconds_to(const struct clock *c, int end)
 }
 
 /* Seconds of a micro-batch on stage s with layers [a, b), whether they fit or not. */
-static double period(const struct problem *p, int s, int a, int b, int way)
+static double period(const struct hspmd_partition_problem *p, int s, int a, int b, int way)
 {
 	struct clock c = clock_of(p, s, a, way);
 	return seconds_to(&c, b);
 }
 
 /* The same; INFINITY if they do not fit. */
-static double cost(const struct problem *p, int s, int a, int b, int *way)
+static double cost(const struct hspmd_partition_problem *p, int s, int a, int b, int *way)
 {
-	*way = fits(p, &p->t->submeshes[p->sequence->submesh[s]], s, a, b);
+	*way = hspmd_partition_fitting(p, s, a, b);
 	return *way < 0 ? INFINITY : period(p, s, a, b, *way);
 }
 
@@ -310,14 +159,14 @@ static int most_in_time(const struct clock *c, double bound, const struct range 
 }
 
 /* If stages up to s have the layers before `at`, no bound that is lower than this is met: those after s have no time for the rest. */
-static double least_bound_after(const struct problem *p, int s, int at)
+static double least_bound_after(const struct hspmd_partition_problem *p, int s, int at)
 {
 	return (1 - p->t->weights[at] + p->parts_after[s]) / p->rates_after[s] * (1 - ROUNDING);
 }
 
 /* Give every stage as many layers as the bound allows. Returns the slowest stage's cost, or INFINITY if the last layer is not reached.
  * *reach: how far the stages got before that was certain. *next: no bound below this one is met. */
-static double fill(const struct problem *p, double bound, const struct range *known, struct reach *reach, double *next,
+static double fill(const struct hspmd_partition_problem *p, double bound, const struct range *known, struct reach *reach, double *next,
                    struct hspmd_pipeline_partition *out)
 {
 	int layers = p->t->layers, stages = p->sequence->stages, at = 0;
@@ -375,7 +224,7 @@ static double fill(const struct problem *p, double bound, const struct range *kn
 }
 
 /* Seconds of a step of m micro-batches. */
-static double step(const struct problem *p, const struct hspmd_pipeline_partition *partition, int m)
+static double step(const struct hspmd_partition_problem *p, const struct hspmd_pipeline_partition *partition, int m)
 {
 	struct hspmd_sim_stage sim[HSPMD_STAGES_MAX];
 	struct hspmd_pipeline_sim result = { 0 };
@@ -394,7 +243,7 @@ static double step(const struct problem *p, const struct hspmd_pipeline_partitio
 	return hspmd_simulate(sim, stages, m, p->t->schedule, &result) ? INFINITY : result.end;
 }
 
-static void prepare(struct problem *p, struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence,
+static void prepare(struct hspmd_partition_problem *p, struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence,
                     const struct hspmd_layer_copies *copies, int max_micro_batches, struct hspmd_partition_slack *slack)
 {
 	p->t = t;
@@ -417,7 +266,7 @@ static void prepare(struct problem *p, struct hspmd_submesh_tables *t, const str
 		p->in_flight[s] = hspmd_in_flight(s, sequence->stages, max_micro_batches, t->schedule);
 		p->deferred[s] = hspmd_deferred_weight_grads(s, max_micro_batches, t->schedule);
 	}
-	find_rooms(p, copies);
+	hspmd_partition_find_rooms(p, copies);
 	if (t->placement == HSPMD_PLACE_STAGES)
 		lay_out_apart(p);
 	else
@@ -429,7 +278,7 @@ static void prepare(struct problem *p, struct hspmd_submesh_tables *t, const str
 }
 
 /* Seconds of one micro-batch through all stages and back. */
-static double through(const struct problem *p, const struct hspmd_pipeline_partition *partition)
+static double through(const struct hspmd_partition_problem *p, const struct hspmd_pipeline_partition *partition)
 {
 	double seconds = 0;
 	for (int s = 0, a = 0; s < p->sequence->stages; a = partition->ends[s++]) {
@@ -441,7 +290,7 @@ static double through(const struct problem *p, const struct hspmd_pipeline_parti
 
 /* Fill in period_s and fill_drain_s, the latter by simulation if m micro-batches are few or the schedule is ZB-H1, otherwise its upper
  * bound. Returns false if the partition does not fit. */
-static bool finish(const struct problem *p, int max_micro_batches, int m, struct hspmd_pipeline_partition *out)
+static bool finish(const struct hspmd_partition_problem *p, int max_micro_batches, int m, struct hspmd_pipeline_partition *out)
 {
 	int few = HSPMD_FEW_MICRO_BATCHES * p->sequence->stages;
 	m = m < max_micro_batches ? m : max_micro_batches;
@@ -457,7 +306,7 @@ static bool finish(const struct problem *p, int max_micro_batches, int m, struct
 }
 
 /* Least seconds of the transfers into a stage, of any layer's activation. */
-static double least_border(const struct problem *p, int s)
+static double least_border(const struct hspmd_partition_problem *p, int s)
 {
 	double least = INFINITY;
 	for (int size = 0; size < p->t->size_count; size++)
@@ -467,7 +316,7 @@ static double least_border(const struct problem *p, int s)
 
 /* No partition has a slowest stage that is faster. By the rates of submesh.c a stage's part of a pass through all layers is at most its
  * rate times what its period leaves to passes; all parts together are the whole. Also fills in rates_after and parts_after. */
-static double least_slowest(struct problem *p)
+static double least_slowest(struct hspmd_partition_problem *p)
 {
 	double rates = 0, parts = 1;
 	for (int s = 0; s < p->sequence->stages; s++) {
@@ -493,7 +342,8 @@ struct tried_bounds {
 };
 
 /* Returns the slowest stage's cost; INFINITY: the bound is not met. */
-static double try_bound(const struct problem *p, double bound, struct tried_bounds *tried, struct hspmd_pipeline_partition *out)
+static double try_bound(const struct hspmd_partition_problem *p, double bound, struct tried_bounds *tried,
+                        struct hspmd_pipeline_partition *out)
 {
 	struct reach reach;
 	double next, slowest = bound < tried->met ? INFINITY : fill(p, bound, &tried->known, &reach, &next, out);
@@ -509,7 +359,7 @@ static double try_bound(const struct problem *p, double bound, struct tried_boun
 
 /* Widen the bound from below, the last time to none, until it is met: *out. Returns the slowest stage's cost; INFINITY: there is no
  * partition. *low: the last bound that is not met. What is known of bounds saves trying most of them. */
-static double widen(const struct problem *p, double *low, struct tried_bounds *tried, struct hspmd_pipeline_partition *out)
+static double widen(const struct hspmd_partition_problem *p, double *low, struct tried_bounds *tried, struct hspmd_pipeline_partition *out)
 {
 	struct hspmd_pipeline_partition now;
 	double bounds[BOUNDS], factor = WIDEN, slowest = INFINITY;
@@ -540,7 +390,7 @@ static double widen(const struct problem *p, double *low, struct tried_bounds *t
 /* Find the partition whose slowest stage is as fast as possible. high: that stage's seconds in *out; INFINITY: *out is not filled in yet.
  * Returns false if there is no partition. The first bound tried is a guess from the last sequence of so many stages, by how much its
  * slowest stage was slower than conceivable; it only tells which of the other bounds need not be tried. */
-static bool search_bounds(struct problem *p, double high, double precision, struct hspmd_pipeline_partition *out)
+static bool search_bounds(struct hspmd_partition_problem *p, double high, double precision, struct hspmd_pipeline_partition *out)
 {
 	struct hspmd_pipeline_partition now;
 	struct tried_bounds tried = { .met = 0, .reached = INFINITY };
@@ -578,7 +428,7 @@ static double short_step(const struct hspmd_pipeline_partition *x)
 
 /* Under ZB-H1 a period that is as short as can be may come with a long fill and drain, or with several stages that wait for one another. So
  * *out, for which no transfer was hidden, is only replaced by a partition that is faster with few micro-batches. */
-static bool hide_transfers(struct problem *p, int max_micro_batches, double precision, struct hspmd_pipeline_partition *out)
+static bool hide_transfers(struct hspmd_partition_problem *p, int max_micro_batches, double precision, struct hspmd_pipeline_partition *out)
 {
 	p->hides = true;
 	bool fits = finish(p, max_micro_batches, max_micro_batches, out);
@@ -597,7 +447,7 @@ bool hspmd_partition_layers(struct hspmd_submesh_tables *t, const struct hspmd_s
                             const struct hspmd_layer_copies *copies, int max_micro_batches, double precision,
                             struct hspmd_pipeline_partition *out)
 {
-	struct problem p;
+	struct hspmd_partition_problem p;
 	struct hspmd_partition_slack slack;
 	out->limited = false;
 	out->least = out->most = copies->pipelines;
@@ -616,7 +466,7 @@ bool hspmd_partition_layers(struct hspmd_submesh_tables *t, const struct hspmd_s
 bool hspmd_partition_fits(struct hspmd_submesh_tables *t, const struct hspmd_stage_sequence *sequence,
                           const struct hspmd_layer_copies *copies, int max_micro_batches)
 {
-	struct problem p;
+	struct hspmd_partition_problem p;
 	struct hspmd_pipeline_partition any;
 	struct range none;
 	struct reach reach;
@@ -630,7 +480,7 @@ bool hspmd_partition_fits(struct hspmd_submesh_tables *t, const struct hspmd_sta
 }
 
 /* Move boundary s by `by` layers, if that leaves both stages some layers and they fit. Returns false if not. */
-static bool move(const struct problem *p, struct hspmd_pipeline_partition *x, int s, int by)
+static bool move(const struct hspmd_partition_problem *p, struct hspmd_pipeline_partition *x, int s, int by)
 {
 	int first = s ? x->ends[s - 1] : 0, end = x->ends[s + 1], at = x->ends[s] + by, a, b;
 	if (at <= first || at >= end || isinf(cost(p, s, first, at, &a)) || isinf(cost(p, s + 1, at, end, &b)))
@@ -644,7 +494,7 @@ static bool move(const struct problem *p, struct hspmd_pipeline_partition *x, in
 /* No step of m micro-batches is shorter than this. A stage's m periods come after the first micro-batch has passed the stages before it,
  * and before its gradients pass them. With ZB-H1 only forward passes are sure to come before, and messages may pass while weight gradients
  * are computed. */
-static double least_step(const struct problem *p, const struct hspmd_pipeline_partition *x, int m)
+static double least_step(const struct hspmd_partition_problem *p, const struct hspmd_pipeline_partition *x, int m)
 {
 	bool split_backward = p->t->schedule == HSPMD_SCHEDULE_ZB_H1;
 	double before = 0, least = 0;
@@ -659,7 +509,7 @@ static double least_step(const struct problem *p, const struct hspmd_pipeline_pa
 }
 
 /* Find the best partition that single moves lead to. Most moves only make a slow stage slower, and need not be simulated. */
-static void descend(const struct problem *p, int m, double best, struct hspmd_pipeline_partition *partition)
+static void descend(const struct hspmd_partition_problem *p, int m, double best, struct hspmd_pipeline_partition *partition)
 {
 	for (bool again = true; again;) {
 		again = false;
@@ -679,8 +529,8 @@ static void descend(const struct problem *p, int m, double best, struct hspmd_pi
 
 /* Find the best of all partitions of the layers from `first` on over the stages from s on; which are worth simulating is bounded as in
  * least_step. */
-static void enumerate(const struct problem *p, int s, int first, double before, int m, struct hspmd_pipeline_partition *now, double *best,
-                      struct hspmd_pipeline_partition *out)
+static void enumerate(const struct hspmd_partition_problem *p, int s, int first, double before, int m, struct hspmd_pipeline_partition *now,
+                      double *best, struct hspmd_pipeline_partition *out)
 {
 	int stages = p->sequence->stages, layers = p->t->layers, way;
 	bool split_backward = p->t->schedule == HSPMD_SCHEDULE_ZB_H1;
@@ -707,7 +557,7 @@ static void enumerate(const struct problem *p, int s, int first, double before, 
 void hspmd_partition_rebalance(struct hspmd_submesh_tables *t, const struct hspmd_layer_copies *copies, int m,
                                struct hspmd_pipeline_partition *partition)
 {
-	struct problem p;
+	struct hspmd_partition_problem p;
 	struct hspmd_partition_slack slack;
 	const struct hspmd_stage_sequence sequence = partition->sequence;
 	struct hspmd_pipeline_partition now = *partition;

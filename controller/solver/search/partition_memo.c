@@ -43,10 +43,15 @@ void hspmd_partition_memo_destroy(struct hspmd_partition_memo *m)
 	free(m);
 }
 
-/* The slot of a sequence and a number of pipelines, or the free one where it belongs. */
-static struct slot *slot_of(const struct hspmd_partition_memo *m, const struct hspmd_stage_sequence *sequence, int pipelines)
+static size_t hash_of(const struct hspmd_stage_sequence *sequence)
 {
-	size_t stages = (size_t)sequence->stages, at = ((size_t)hspmd_fnv1a(sequence->submesh, stages) + (size_t)pipelines * APART) % SLOTS;
+	return (size_t)hspmd_fnv1a(sequence->submesh, (size_t)sequence->stages);
+}
+
+/* The slot of a sequence and a number of pipelines, or the free one where it belongs. */
+static struct slot *slot_at(const struct hspmd_partition_memo *m, const struct hspmd_stage_sequence *sequence, size_t hash, int pipelines)
+{
+	size_t stages = (size_t)sequence->stages, at = (hash + (size_t)pipelines * APART) % SLOTS;
 	for (;; at = (at + 1) % SLOTS) {
 		struct slot *slot = &m->slots[at];
 		const struct hspmd_stage_sequence *own = slot->count ? &m->partitions[slot->first].sequence : NULL;
@@ -54,6 +59,11 @@ static struct slot *slot_of(const struct hspmd_partition_memo *m, const struct h
 		    (slot->pipelines == pipelines && own->stages == sequence->stages && !memcmp(own->submesh, sequence->submesh, stages)))
 			return slot;
 	}
+}
+
+static struct slot *slot_of(const struct hspmd_partition_memo *m, const struct hspmd_stage_sequence *sequence, int pipelines)
+{
+	return slot_at(m, sequence, hash_of(sequence), pipelines);
 }
 
 const struct hspmd_pipeline_partition *hspmd_partition_memo_find(const struct hspmd_partition_memo *m,
@@ -84,12 +94,16 @@ bool hspmd_partition_memo_is_full(const struct hspmd_partition_memo *m)
 	return m->sequences == SEQUENCES_MAX;
 }
 
-const struct hspmd_pipeline_partition *hspmd_partition_memo_last(const struct hspmd_partition_memo *m,
-                                                                 const struct hspmd_stage_sequence *sequence, int pipelines)
+const struct hspmd_pipeline_partition *hspmd_partition_memo_of(const struct hspmd_partition_memo *m,
+                                                               const struct hspmd_stage_sequence *sequence, int pipelines)
 {
-	int count;
-	const struct hspmd_pipeline_partition *last = hspmd_partition_memo_find(m, sequence, HSPMD_MEMO_UNLIMITED, &count);
-	return last && last->least <= pipelines && pipelines <= last->most ? last : NULL;
+	size_t hash = hash_of(sequence);
+	const struct slot *last = slot_at(m, sequence, hash, HSPMD_MEMO_UNLIMITED);
+	const struct hspmd_pipeline_partition *known = last->count ? &m->partitions[last->first] : NULL;
+	if (known && known->least <= pipelines && pipelines <= known->most)
+		return known;
+	const struct slot *own = slot_at(m, sequence, hash, pipelines);
+	return own->count ? &m->partitions[own->first] : NULL;
 }
 
 int hspmd_partition_memo_add_last(struct hspmd_partition_memo *m, const struct hspmd_pipeline_partition *partition, int pipelines)

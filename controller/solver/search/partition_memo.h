@@ -25,10 +25,10 @@ int hspmd_partition_memo_add(struct hspmd_partition_memo *m, const struct hspmd_
 /* Returns true if what is added is no longer kept. */
 bool hspmd_partition_memo_is_full(const struct hspmd_partition_memo *m);
 
-/* The partition of a sequence that was added last by the second of these functions, if it is the same in a plan of so many pipelines; NULL:
- * it is not, or there is none. Valid until the next addition. */
-const struct hspmd_pipeline_partition *hspmd_partition_memo_last(const struct hspmd_partition_memo *m,
-                                                                 const struct hspmd_stage_sequence *sequence, int pipelines);
+/* The partition of a sequence in a plan of so many pipelines: that which was added last by the second of these functions, if it is the same
+ * for so many, otherwise the one for this number; NULL: there is none. Valid until the next addition. */
+const struct hspmd_pipeline_partition *hspmd_partition_memo_of(const struct hspmd_partition_memo *m,
+                                                               const struct hspmd_stage_sequence *sequence, int pipelines);
 /* Add the partition of a sequence, which is not there yet for so many pipelines. Returns 0, or -1 if memory runs out. */
 int hspmd_partition_memo_add_last(struct hspmd_partition_memo *m, const struct hspmd_pipeline_partition *partition, int pipelines);
 

@@ -9,6 +9,7 @@
  * each with its micro-batches divided by how long those of each pipeline take. That a pipeline takes over what it lacks from another one is
  * from Oobleck (SOSP'23). Each plan is timed a few times, however many devices there are. */
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,7 +46,7 @@ static int offer(struct hspmd_search *s, struct hspmd_plan *plan)
 {
 	double objective;
 	for (int i = 0; plan && i < LEVELLED; i++)
-		if (hspmd_best_plans_level(s, plan, &objective)) {
+		if (hspmd_best_plans_level(s, plan, INFINITY, &objective)) {
 			hspmd_plan_destroy(plan);
 			return -1;
 		}

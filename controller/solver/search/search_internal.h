@@ -141,8 +141,8 @@ int hspmd_best_plans_offer_refined(struct hspmd_search *s, struct hspmd_plan *pl
  * its step time. */
 double hspmd_best_plans_time(struct hspmd_search *s, const struct hspmd_plan *plan, double *seconds);
 /* Divide the plan's micro-batches anew if its pipelines do not end together and a plan better than the best may come of it. *objective: as
- * of hspmd_best_plans_time. Returns 0, or -1 if memory runs out. */
-int hspmd_best_plans_level(struct hspmd_search *s, struct hspmd_plan *plan, double *objective);
+ * of hspmd_best_plans_time; INFINITY also if the step surely is not shorter than `below`. Returns 0, or -1 if memory runs out. */
+int hspmd_best_plans_level(struct hspmd_search *s, struct hspmd_plan *plan, double below, double *objective);
 /* Returns true if the plan fits in the memory of every device of one stage, or of all stages. */
 bool hspmd_stage_fits(const struct hspmd_costs *c, const struct hspmd_plan *p, int pipeline, int stage);
 bool hspmd_plan_fits(const struct hspmd_costs *c, const struct hspmd_plan *p);

@@ -147,11 +147,11 @@ static void forward_round_of(struct run *r, int i)
 {
 	const struct hspmd_sim_stage *x = r->stages;
 	double *exchanged = r->exchanged, *forward_done = r->forward_done;
-	int first = forward_of(r, 0, i);
-	for (int s = 0; s < r->count; s++)
+	int first = forward_of(r, 0, i), last = first + 1 < r->count ? first + 1 : r->count - 1; /* nothing has come to those behind it */
+	for (int s = 0; s <= last; s++)
 		forward_done[s] = exchanged[s] + (exists(r, first - s) ? x[s].forward : 0);
-	double ready = forward_done[r->count - 1];
-	for (int s = r->count - 1; s > 0; s--) {
+	double ready = forward_done[last];
+	for (int s = last; s > 0; s--) {
 		exchanged[s] = ready;
 		ready = forward_done[s - 1];
 		if (exists(r, first - s + 1)) {
@@ -162,18 +162,17 @@ static void forward_round_of(struct run *r, int i)
 	exchanged[0] = ready;
 }
 
-/* A round with backward passes but the last, on its way from the last stage to the first. */
+/* A round with backward passes but the last, on its way from the last stage to the first. No stage ends in it: each has one more to
+ * come. */
 struct sweep {
 	int first, deferring; /* stages from `first` on run another forward pass; those up to `deferring` weight gradients */
 	double ready;         /* when the stage before the ones that are done has received its gradient, and the activation has been sent */
-	double end;
 };
 
 static inline struct sweep begin_sweep(const struct run *r, int i)
 {
 	int last = r->count - 1, first = forward_of(r, 0, i) - r->micro_batches + 1;
-	return (struct sweep){ first, r->split_backward ? i : last, r->exchanged[last] + (last >= first ? r->stages[last].forward : 0),
-		               r->result->end };
+	return (struct sweep){ first, r->split_backward ? i : last, r->exchanged[last] + (last >= first ? r->stages[last].forward : 0) };
 }
 
 /* full: every stage runs all that it may. */
@@ -182,7 +181,6 @@ static inline void sweep_stage(const struct run *r, struct sweep *w, bool full, 
 	const struct hspmd_sim_stage *x = &r->stages[s];
 	double *exchanged = r->exchanged;
 	double done = w->ready + r->backward[s], idle = done + (full || s <= w->deferring ? r->deferred[s] : 0);
-	w->end = later(idle, w->end);
 	if (s) {
 		double forward_done = exchanged[s - 1] + (full || s > w->first ? x[-1].forward : 0);
 		w->ready = later(done, forward_done) + x->send_backward;
@@ -208,7 +206,44 @@ static inline void two_rounds_of(struct run *r, bool full, int i)
 	if (last)
 		sweep_stage(r, &other, full, 1);
 	sweep_stage(r, &other, full, 0);
-	r->result->end = later(other.end, one.end);
+}
+
+#define FEWEST_ABREAST 8 /* stages */
+
+/* The same of four rounds, of as many stages at least. */
+static inline void four_rounds_of(struct run *r, bool full, int i)
+{
+	int last = r->count - 1;
+	struct sweep one = begin_sweep(r, i), two, three, four;
+	sweep_stage(r, &one, full, last);
+	sweep_stage(r, &one, full, last - 1);
+	two = begin_sweep(r, i + 1);
+	for (int s = last - 2; s > last - 4; s--) {
+		sweep_stage(r, &one, full, s);
+		sweep_stage(r, &two, full, s + 2);
+	}
+	three = begin_sweep(r, i + 2);
+	for (int s = last - 4; s > last - 6; s--) {
+		sweep_stage(r, &one, full, s);
+		sweep_stage(r, &two, full, s + 2);
+		sweep_stage(r, &three, full, s + 4);
+	}
+	four = begin_sweep(r, i + 3);
+	for (int s = last - 6; s > 0; s--) {
+		sweep_stage(r, &one, full, s);
+		sweep_stage(r, &two, full, s + 2);
+		sweep_stage(r, &three, full, s + 4);
+		sweep_stage(r, &four, full, s + 6);
+	}
+	for (int s = 0; s >= -6; s--) {
+		if (s == 0)
+			sweep_stage(r, &one, full, s);
+		if (s >= -2)
+			sweep_stage(r, &two, full, s + 2);
+		if (s >= -4)
+			sweep_stage(r, &three, full, s + 4);
+		sweep_stage(r, &four, full, s + 6);
+	}
 }
 
 static void round_alone(struct run *r, int i)
@@ -216,7 +251,6 @@ static void round_alone(struct run *r, int i)
 	struct sweep w = begin_sweep(r, i);
 	for (int s = r->count - 1; s >= 0; s--)
 		sweep_stage(r, &w, false, s);
-	r->result->end = w.end;
 }
 
 /* Rounds [i, end) with backward passes, without the last one. */
@@ -224,14 +258,19 @@ static void run_plain_rounds(struct run *r, int i, int end)
 {
 	int full = r->split_backward ? r->count - 1 : 0, full_end = r->micro_batches - r->count - r->ahead;
 	while (i < end) {
-		bool two = i + 1 < end;
-		if (!two)
-			round_alone(r, i);
-		else if (i >= full && i + 1 < full_end)
+		int rounds = end - i >= 4 && r->count >= FEWEST_ABREAST ? 4 : end - i >= 2 ? 2 : 1;
+		bool all = i >= full && i + rounds <= full_end;
+		if (rounds == 4 && all)
+			four_rounds_of(r, true, i);
+		else if (rounds == 4)
+			four_rounds_of(r, false, i);
+		else if (rounds == 2 && all)
 			two_rounds_of(r, true, i);
-		else
+		else if (rounds == 2)
 			two_rounds_of(r, false, i);
-		i += two ? 2 : 1;
+		else
+			round_alone(r, i);
+		i += rounds;
 	}
 }
 
