@@ -215,6 +215,35 @@ static void recomputed(void **state)
 	check(trainer_gpt2, "0", ",\"recompute\":\"selective\"", "", HSPMD_OP_LAYERNORM_GRAD_ADD, 2 * BLOCKS, 4 * BLOCKS);
 }
 
+/* Neither by what lives at one time, nor by gaps between that. */
+static void no_arena_is_larger(void **state)
+{
+	(void)state;
+	static const char *const models[] = { trainer_llama, trainer_gpt2 }, *const devices[] = { "0", "0-1" };
+	static const char *const more[] = { "",
+		                            ",\"recompute\":\"full\"",
+		                            ",\"recompute\":\"selective\"",
+		                            ",\"sequence_parallel\":true",
+		                            ",\"context\":2",
+		                            ",\"context\":2,\"recompute\":\"full\"",
+		                            ",\"shard_ratio\":[0.7,0.3]" };
+	static const char *const plan_more[] = { "", ",\"zero_stage\":2", ",\"zero_stage\":3", ",\"schedule\":\"zb-h1\"" };
+	const size_t kinds = sizeof more / sizeof *more, cases = 8 * kinds * (sizeof plan_more / sizeof *plan_more);
+	for (size_t i = 0; i < cases; i++) {
+		size_t of = i / 8 % kinds, on = i / 2 % 2, zero = i / 8 / kinds;
+		bool two = strstr(more[of], "context") || strstr(more[of], "shard") || strstr(more[of], "sequence");
+		if (two && !on)
+			continue;
+		struct hspmd_program *apart = build_apart(models[i % 2], devices[on], more[of], plan_more[zero], i / 4 % 2),
+		                     *beside = build(models[i % 2], "cuda", devices[on], more[of], plan_more[zero], i / 4 % 2);
+		if (beside->arena_bytes > apart->arena_bytes)
+			fail_msg("case %zu, on %s%s%s: an arena of %zu bytes, without groups %zu", i, devices[on], more[of],
+			         plan_more[zero], beside->arena_bytes, apart->arena_bytes);
+		hspmd_program_destroy(apart);
+		hspmd_program_destroy(beside);
+	}
+}
+
 /* Devices that cannot run operators beside each other have them in the order of the backward pass. */
 static void none(void **state)
 {
@@ -229,7 +258,7 @@ static void none(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(one_device), cmocka_unit_test(several_devices), cmocka_unit_test(recomputed),
-		                            cmocka_unit_test(none) };
+		                            cmocka_unit_test(no_arena_is_larger), cmocka_unit_test(none) };
 	unsetenv("HSPMD_CUDA_PRODUCTS_BESIDE");
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -271,9 +271,16 @@ static double planned_on_gpu(const struct hspmd_model *m, const struct hspmd_pla
 	source.optimizer = optimizer;
 	setenv("HSPMD_UNFUSED", "all", 1);
 	struct hspmd_program *program = hspmd_program_build(&source, p, c, device, NULL, &err);
+	setenv("HSPMD_CUDA_PRODUCTS_BESIDE", "0", 1);
+	struct hspmd_program *apart = hspmd_program_build(&source, p, c, device, NULL, &err);
+	unsetenv("HSPMD_CUDA_PRODUCTS_BESIDE");
 	unsetenv("HSPMD_UNFUSED");
-	if (!program)
+	if (!program || !apart)
 		fail_msg("%s", err.text);
+	if (program->arena_bytes > apart->arena_bytes)
+		fail_msg("device %d: an arena of %zu bytes, without products beside other operators %zu", device, program->arena_bytes,
+		         apart->arena_bytes);
+	hspmd_program_destroy(apart);
 	double bytes = (double)hspmd_program_memory(program), workspace = 0;
 	*host = (double)(program->host_bytes + program->saved_bytes);
 	for (size_t i = 0; i < program->instruction_count; i++)
