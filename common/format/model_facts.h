@@ -112,7 +112,7 @@ struct hspmd_layer_pass {
 	struct hspmd_facts_work windows; /* bytes of convolutions' windows for each sample */
 	double kernels;                  /* operators */
 	struct hspmd_facts_messages messages[2]; /* [sequence parallelism] */
-	double gathered_bytes;           /* for each sample, gathered by a context group or, backward, summed over it */
+	struct hspmd_facts_messages context;     /* within a context group: what it gathers or, backward, sums */
 };
 
 /* The largest matrix products of a layer, of whose factors a device packs blocks (common/format/cluster.h): the most rows or columns, of

@@ -249,11 +249,18 @@ struct point {
 	struct hspmd_probe_pass *again[HSPMD_RECOMPUTE_KINDS];
 };
 
-/* A context group sums gradients of what it gathered. `gathered`: factor of these bytes, whose program is of the narrow width. */
+static struct hspmd_facts_messages wider(const struct hspmd_facts_messages *m, double factor)
+{
+	struct hspmd_facts_messages wide = *m;
+	for (int i = 0; i < wide.count; i++)
+		wide.of[i].bytes *= factor;
+	return wide;
+}
+
+/* `gathered`: factor of the bytes of a context group's messages, whose program is of the narrow width. */
 static struct hspmd_layer_pass pass_of(const struct hspmd_probe_pass *const at[WORK_POINTS], double gathered)
 {
 	const struct hspmd_probe_pass *one = at[WORK_ONE], *tensor = at[WORK_TENSOR];
-	const struct hspmd_facts_messages *context = &at[WORK_CONTEXT]->messages;
 	double more = at[WORK_ONE_TWICE]->bytes - one->bytes, more_of_half = at[WORK_TENSOR_TWICE]->bytes - tensor->bytes;
 	double weights_of_half = tensor->bytes - more_of_half; /* with sequence parallelism, too */
 	return (struct hspmd_layer_pass){
@@ -267,9 +274,7 @@ static struct hspmd_layer_pass pass_of(const struct hspmd_probe_pass *const at[W
 		.windows = work(one->windows, tensor->windows),
 		.kernels = one->kernels,
 		.messages = { tensor->messages, at[WORK_SEQUENCE]->messages },
-		.gathered_bytes = gathered * (hspmd_facts_messages_bytes(context, HSPMD_FACTS_REDUCED) +
-		                              hspmd_facts_messages_bytes(context, HSPMD_FACTS_SCATTERED) +
-		                              hspmd_facts_messages_bytes(context, HSPMD_FACTS_GATHERED)),
+		.context = wider(&at[WORK_CONTEXT]->messages, gathered),
 	};
 }
 
@@ -344,7 +349,7 @@ static void set_work(struct build *b, enum hspmd_facts_width width, int kind, co
 	f->attention = at[WORK_ONE].plain[kind][1].attention;
 	f->recomputable = f->again[HSPMD_RECOMPUTE_FULL][width].kernels > 0;
 	if (f->recomputable)
-		f->again[HSPMD_RECOMPUTE_FULL][width].gathered_bytes = f->forward[width].gathered_bytes;
+		f->again[HSPMD_RECOMPUTE_FULL][width].context = f->forward[width].context;
 }
 
 static int probe_work(struct build *b, enum hspmd_facts_width width)

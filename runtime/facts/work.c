@@ -132,12 +132,16 @@ static void add_messages(const struct hspmd_program *p, const struct hspmd_spmd_
 	hspmd_facts_messages_add(to, &one);
 }
 
-/* A sum counts for the layer that computes its parts, even if they are put together only for the next one; what is gathered, for the layer
- * that reads it. */
+/* A sum counts for the layer that computes its parts, even if they are put together only for the next one, or are a gradient of the layer
+ * before; what is gathered, for the layer that reads it. */
 static int layer_of_messages(const struct hspmd_program *p, const struct hspmd_spmd_node *n)
 {
-	const struct hspmd_value *from = &p->spmd->values[n->in[0]];
-	return hspmd_annotation_is_partial(from->annotation) ? p->graph->tensors[from->tensor].layer : n->layer;
+	bool sum = hspmd_annotation_is_partial(p->spmd->values[n->in[0]].annotation);
+	for (size_t i = 0; sum && i < p->spmd->node_count; i++)
+		for (int k = 0; k < p->spmd->nodes[i].output_count; k++)
+			if (p->spmd->nodes[i].out[k] == n->in[0])
+				return p->spmd->nodes[i].layer;
+	return n->layer;
 }
 
 void hspmd_probe_work(const struct hspmd_program *p, struct hspmd_probe_pass (*passes)[2])

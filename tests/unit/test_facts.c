@@ -163,8 +163,8 @@ static void counts_operations(void **state)
 	assert_true(swiglu > 0 && swiglu < 0.05 * mlp); /* and the rotation */
 	assert_true(all(&block->params) == 2 * 64 + 2 * 64 * 64 + 2 * 64 * 16 + 3 * 64 * 96);
 	/* keys and values, both ways */
-	assert_true(block->forward[HSPMD_FACTS_FP32].gathered_bytes == 2 * t * 16 * 4);
-	assert_true(block->backward[HSPMD_FACTS_BF16].gathered_bytes == 2 * t * 16 * 2);
+	assert_true(hspmd_facts_messages_bytes(&block->forward[HSPMD_FACTS_FP32].context, HSPMD_FACTS_GATHERED) == 2 * t * 16 * 4);
+	assert_true(hspmd_facts_messages_bytes(&block->backward[HSPMD_FACTS_BF16].context, HSPMD_FACTS_SCATTERED) == 2 * t * 16 * 2);
 	assert_true(block->params.replicated == 2 * 64);
 	assert_true(messages_of(&block->backward[HSPMD_FACTS_FP32].messages[0], HSPMD_FACTS_REDUCED) == 2);
 	/* In larger groups each device projects all keys and values, and the gradients of these projections are summed. */

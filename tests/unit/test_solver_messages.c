@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the messages within a stage are predicted to take, compared with those of the programs that the runtime specialises: of models of
  * several types, with and without experts, under drawn plans (tensor, sequence and context parallelism, unequal shares, recomputation). The
- * links have hardly any latency, or so much that it rules; not where context groups' parts are sent, whose latencies are predicted less
- * well. */
+ * links have hardly any latency, or so much that it rules. Predicted less well and left out: latency in context groups of models with
+ * experts, and OLMo 2's unequal parts of heads that devices gather under sequence parallelism. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,6 +48,8 @@ static const char *const models[] = {
 	SIZED("llama", "\"tie_word_embeddings\":false"),
 	"{\"model_type\":\"gpt2\",\"n_embd\":128,\"n_layer\":3,\"n_head\":8,\"n_positions\":64,\"vocab_size\":96,\"resid_pdrop\":0,"
 	"\"embd_pdrop\":0,\"attn_pdrop\":0}",
+	/* gathers heads for its norms without sequence parallelism, too */
+	SIZED("olmo2", "\"tie_word_embeddings\":false"),
 };
 
 /* One case. */
@@ -74,19 +76,23 @@ static struct drawn draw_case(void)
 	struct drawn d = { .model = models[random_plan_draw(sizeof models / sizeof *models)],
 		           .kind = random_plan_draw(2) ? "cuda" : "cpu" };
 	bool groups = !strcmp(d.kind, "cuda") && random_plan_draw(4) == 0;
+	bool olmo = strstr(d.model, "olmo2"), dense = olmo || strstr(d.model, "llama") || strstr(d.model, "gpt2"), sequence;
 	int tp = groups ? 2 : 2 + (int)random_plan_draw(3), devices = groups ? 4 : tp, samples = 1 + (int)random_plan_draw(3);
+	if (olmo && tp == 3)
+		tp = devices = 2;
 	static const char *const recompute[] = { "none", "selective", "full" };
 	FILE *f = fmemopen(d.plan, sizeof d.plan, "w");
-	snprintf(d.cluster, sizeof d.cluster, CLUSTER, d.kind, groups || random_plan_draw(2) ? 1e-9 : 1e-4, random_plan_draw(2) ? 0.1 : 1);
+	snprintf(d.cluster, sizeof d.cluster, CLUSTER, d.kind, random_plan_draw(2) || (groups && !dense) ? 1e-9 : 1e-4,
+	         random_plan_draw(2) ? 0.1 : 1);
 	fprintf(f,
 	        "{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":%d,\"seq_len\":%d,\"schedule\":\"1f1b\",\"pipelines\":[{"
 	        "\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"a:0-%d\"],\"recompute\":\"%s\"",
 	        2 * samples, samples, SEQ_LEN, devices - 1, recompute[random_plan_draw(3)]);
-	if (random_plan_draw(3))
+	if ((sequence = random_plan_draw(3)))
 		fputs(",\"sequence_parallel\":true", f);
 	if (groups)
 		fputs(random_plan_draw(2) ? ",\"context\":2" : ",\"context\":2,\"context_ratio\":[1,2]", f);
-	if (random_plan_draw(3) == 0)
+	if (random_plan_draw(3) == 0 && !(olmo && sequence))
 		draw_ratio(f, tp);
 	fputs("}]}]}", f);
 	fclose(f);

@@ -42,10 +42,10 @@ static struct hspmd_layer_pass pass_in_precision(const struct hspmd_layer_pass *
 	scale_work(&p.bytes, narrow);
 	scale_work(&p.parted_bytes, narrow);
 	scale_work(&p.weights, narrow);
-	for (int sequence = 0; sequence < 2; sequence++)
-		for (int i = 0; i < p.messages[sequence].count; i++)
-			p.messages[sequence].of[i].bytes *= narrow;
-	p.gathered_bytes *= narrow;
+	struct hspmd_facts_messages *const messages[] = { &p.messages[0], &p.messages[1], &p.context };
+	for (int k = 0; k < 3; k++)
+		for (int i = 0; i < messages[k]->count; i++)
+			messages[k]->of[i].bytes *= narrow;
 	return p;
 }
 

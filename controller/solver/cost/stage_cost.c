@@ -92,6 +92,25 @@ static double send_experts(struct hspmd_costs *c, const struct hspmd_stage *s, i
 	return seconds;
 }
 
+/* Seconds in which the group gathers its devices' shares of a tensor. -1 with err. */
+static double gather_shares(struct hspmd_costs *c, const struct hspmd_stage *s, int first, double bytes, struct hspmd_error *err)
+{
+	int tp = s->device_count / s->context;
+	double parts[HSPMD_MAX_TP];
+	for (int i = 0; i < tp; i++)
+		parts[i] = bytes * hspmd_stage_share(s, first + i);
+	return hspmd_costs_gather(c, s->devices + first, 1, tp, parts, err);
+}
+
+/* Seconds of a message that is not of experts' rows. What is gathered without sequence parallelism is divided as weights are. */
+static double send_one(struct hspmd_costs *c, const struct hspmd_stage *s, int first, enum hspmd_facts_message kind, double bytes,
+                       struct hspmd_error *err)
+{
+	bool shares = s->shard_ratio && kind == HSPMD_FACTS_GATHERED && !s->sequence_parallel;
+	return shares ? gather_shares(c, s, first, bytes, err)
+	              : hspmd_costs_collective(c, s->devices + first, s->device_count / s->context, kind, bytes, err);
+}
+
 /* Seconds of all messages of a layer in that group; `scale`: samples of a micro-batch. -1 with err. */
 static double send_all(struct hspmd_costs *c, const struct hspmd_stage *s, int first, const struct hspmd_facts_messages *of, double scale,
                        struct hspmd_error *err)
@@ -101,8 +120,7 @@ static double send_all(struct hspmd_costs *c, const struct hspmd_stage *s, int f
 		const struct hspmd_facts_tensors *tensors = &of->of[i];
 		double bytes = scale * tensors->bytes;
 		double each = tensors->experts ? send_experts(c, s, first, tensors, bytes, err)
-		                               : hspmd_costs_collective(c, s->devices + first, s->device_count / s->context, tensors->kind,
-		                                                        bytes, err);
+		                               : send_one(c, s, first, tensors->kind, bytes, err);
 		if (each < 0)
 			return -1;
 		sum += tensors->count * each;
@@ -139,19 +157,37 @@ static double communication(struct hspmd_costs *c, const struct hspmd_stage *s, 
 	return slowest;
 }
 
-/* Seconds in which the devices of all context groups that hold the same share gather `bytes`. */
-static double gather_share(struct hspmd_costs *c, const struct hspmd_stage *s, int which, double bytes, struct hspmd_error *err)
+/* Seconds of a message of `bytes` among the devices of all context groups that hold share `which`. -1 with err. */
+static double send_between_groups(struct hspmd_costs *c, const struct hspmd_stage *s, int which, enum hspmd_facts_message kind,
+                                  double bytes, struct hspmd_error *err)
 {
-	int tp = s->device_count / s->context;
-	if (!s->context_ratio)
-		return hspmd_costs_ring(c, s->devices + which, tp, s->context, 1, bytes, err);
-	double *parts = hspmd_calloc((size_t)s->context, sizeof *parts);
-	for (int g = 0; parts && g < s->context; g++)
+	int tp = s->device_count / s->context, members[HSPMD_MAX_TP];
+	double parts[HSPMD_MAX_TP];
+	for (int g = 0; g < s->context; g++) {
+		members[g] = s->devices[which + g * tp];
 		parts[g] = bytes * hspmd_stage_context_share(s, g * tp);
-	double seconds = parts ? hspmd_costs_gather(c, s->devices + which, tp, s->context, parts, err)
-	                       : hspmd_fail_memory(err, "predicting a stage");
-	free(parts);
-	return seconds;
+	}
+	if (s->context_ratio && kind != HSPMD_FACTS_REDUCED)
+		return hspmd_costs_gather(c, members, 1, s->context, parts, err);
+	return hspmd_costs_collective(c, members, s->context, kind, bytes, err);
+}
+
+/* Seconds of a layer's messages between context groups in one pass. -1 with err. */
+static double send_in_context(struct hspmd_costs *c, const struct hspmd_stage *s, const struct hspmd_facts_messages *of, int micro_batch,
+                              struct hspmd_error *err)
+{
+	double slowest = 0;
+	for (int which = 0; which < s->device_count / s->context; which++) {
+		double sum = 0, bytes = micro_batch * hspmd_stage_share(s, which);
+		for (int i = 0; i < of->count; i++) {
+			double each = send_between_groups(c, s, which, of->of[i].kind, bytes * of->of[i].bytes, err);
+			if (each < 0)
+				return -1;
+			sum += of->of[i].count * each;
+		}
+		slowest = fmax(slowest, sum);
+	}
+	return slowest;
 }
 
 /* Seconds of one pass in which a context group gathers keys and values or, backward, sums their gradients: each device of the
@@ -159,17 +195,14 @@ static double gather_share(struct hspmd_costs *c, const struct hspmd_stage *s, i
  * link. */
 static double gathering(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, enum stage_pass pass, struct hspmd_error *err)
 {
-	double seconds = 0;
-	int tp = s->device_count / s->context;
+	double seconds = 0, known = 0;
+	const struct hspmd_facts_messages *last = NULL;
 	for (int l = s->layers[0]; l < s->layers[1]; l++) {
-		double slowest = 0, bytes = pass_of(c, s, l, pass)->gathered_bytes * micro_batch;
-		for (int i = 0; i < tp && bytes > 0; i++) {
-			double one = gather_share(c, s, i, bytes * hspmd_stage_share(s, i), err);
-			if (one < 0)
-				return -1;
-			slowest = fmax(slowest, one);
-		}
-		seconds += slowest;
+		const struct hspmd_facts_messages *m = &pass_of(c, s, l, pass)->context;
+		if ((!last || !hspmd_facts_messages_equal(m, last)) && (known = send_in_context(c, s, m, micro_batch, err)) < 0)
+			return -1;
+		last = m;
+		seconds += known;
 	}
 	return seconds;
 }
