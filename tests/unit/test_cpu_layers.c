@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -182,6 +183,7 @@ static void check_sum(struct hspmd_device *dev, const struct sum *s, bool in_pla
 		first.out[k].data = some_floats(s->out[k][0] * s->out[k][1]);
 	}
 	float *apart = both.out[0].data;
+	memset(apart, 0, (size_t)count * sizeof *apart);
 	if (in_place)
 		both.out[0].data = addend;
 	run(dev, s->both, &both);
