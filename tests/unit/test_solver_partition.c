@@ -535,7 +535,8 @@ static void used_tables_find_the_same(void **state)
 		hspmd_costs_destroy(c);
 		instance_free(&in);
 	}
-	assert_true(none > 100 && limited > 100 && free_of_limits > 100);
+	print_message("%d partitions, %d of them as memory allows, %d impossible\n", limited + free_of_limits, limited, none);
+	assert_true(none > 20 && limited > 20 && free_of_limits > 100);
 }
 
 int main(void)

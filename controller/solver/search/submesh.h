@@ -99,7 +99,7 @@ struct hspmd_submesh_tables {
 	double guess[2][HSPMD_PLACEMENT_COUNT][HSPMD_STAGES_MAX + 1];
 	struct hspmd_room *rooms; /* what is known of memory, by a hash; each has one place (partition.c) */
 	int *like_from;           /* per layer: the first one from which on all up to it need the same memory */
-	bool steady; /* all layers' activations but the last one's are of one size, and no other layer shares weights with one before it */
+	bool steady;              /* but for the last layer, activations are of one size, and no layer shares weights with one before it */
 	int boundary_classes;
 };
 
