@@ -94,8 +94,8 @@ struct hspmd_submesh_tables {
 	 * INFINITY: no limit; 0: there is no link. */
 	double link_rate[HSPMD_DEVICE_CLASSES_MAX];
 	double *boundaries; /* cache of hspmd_boundary_seconds */
-	/* By whether transfers hide, placement and number of stages: how much slower than conceivable the slowest stage of the last partition
-	 * was (partition.c). 0: there was none; INFINITY: it did not fit. */
+	/* By whether transfers hide, placement and number of stages: how much slower than conceivable the slowest stage of the last
+	 * partition was (partition.c). 0: there was none; INFINITY: it did not fit. */
 	double guess[2][HSPMD_PLACEMENT_COUNT][HSPMD_STAGES_MAX + 1];
 	struct hspmd_room *rooms; /* what is known of memory, by a hash; each has one place (partition.c) */
 	int *like_from;           /* per layer: the first one from which on all up to it need the same memory */
