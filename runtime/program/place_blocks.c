@@ -265,7 +265,7 @@ static void place_by_weights(struct skyline *p, int kind, size_t enough, size_t 
 	for (size_t i = 0; i < p->count; i++)
 		p->weights[i] = weight(&p->blocks[i], kind);
 	size_t end = enough > goal ? enough : goal;
-	for (size_t round = 0, in_vain = 0; round < ROUNDS && in_vain<ROUNDS_IN_VAIN && * bytes> end; round++) {
+	for (size_t round = 0, in_vain = 0; round < ROUNDS && in_vain < ROUNDS_IN_VAIN && end < *bytes; round++) {
 		if (*bytes < SIZE_MAX && (p->placed += p->count) > PLACED_MAX)
 			return;
 		size_t now = place_once(p);

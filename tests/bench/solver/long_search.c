@@ -474,7 +474,8 @@ int main(int argc, char **argv)
 		fprintf(stderr, "Usage: long_search [FIRST LAST [CHANGES [WALKS]]]\n");
 		return 2;
 	}
-	printf("| problem | devices | types | layers | batch | step, s | found in, s | processors, s | long search, s | took, s | timed | behind |\n"
+	printf("| problem | devices | types | layers | batch | step, s | found in, s | processors, s | long search, s | took, s | timed | "
+	       "behind |\n"
 	       "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
 	for (size_t i = 0; i < count; i++) {
 		if (compare(first + (unsigned)i, changes, walks, &behind[i]))
