@@ -96,10 +96,13 @@ static double send_experts(struct hspmd_costs *c, const struct hspmd_stage *s, i
 static double gather_shares(struct hspmd_costs *c, const struct hspmd_stage *s, int first, double bytes, struct hspmd_error *err)
 {
 	int tp = s->device_count / s->context;
-	double parts[HSPMD_MAX_TP];
-	for (int i = 0; i < tp; i++)
+	double *parts = hspmd_calloc((size_t)tp, sizeof *parts);
+	for (int i = 0; parts && i < tp; i++)
 		parts[i] = bytes * hspmd_stage_share(s, first + i);
-	return hspmd_costs_gather(c, s->devices + first, 1, tp, parts, err);
+	double seconds =
+	        parts ? hspmd_costs_gather(c, s->devices + first, 1, tp, parts, err) : hspmd_fail_memory(err, "predicting a stage");
+	free(parts);
+	return seconds;
 }
 
 /* Seconds of a message that is not of experts' rows. What is gathered without sequence parallelism is divided as weights are. */
@@ -161,15 +164,21 @@ static double communication(struct hspmd_costs *c, const struct hspmd_stage *s, 
 static double send_between_groups(struct hspmd_costs *c, const struct hspmd_stage *s, int which, enum hspmd_facts_message kind,
                                   double bytes, struct hspmd_error *err)
 {
-	int tp = s->device_count / s->context, members[HSPMD_MAX_TP];
-	double parts[HSPMD_MAX_TP];
-	for (int g = 0; g < s->context; g++) {
+	int tp = s->device_count / s->context, *members = hspmd_calloc((size_t)s->context, sizeof *members);
+	double *parts = hspmd_calloc((size_t)s->context, sizeof *parts), seconds = -1;
+	for (int g = 0; members && parts && g < s->context; g++) {
 		members[g] = s->devices[which + g * tp];
 		parts[g] = bytes * hspmd_stage_context_share(s, g * tp);
 	}
-	if (s->context_ratio && kind != HSPMD_FACTS_REDUCED)
-		return hspmd_costs_gather(c, members, 1, s->context, parts, err);
-	return hspmd_costs_collective(c, members, s->context, kind, bytes, err);
+	if (!members || !parts)
+		hspmd_fail_memory(err, "predicting a stage");
+	else if (s->context_ratio && kind != HSPMD_FACTS_REDUCED)
+		seconds = hspmd_costs_gather(c, members, 1, s->context, parts, err);
+	else
+		seconds = hspmd_costs_collective(c, members, s->context, kind, bytes, err);
+	free(members);
+	free(parts);
+	return seconds;
 }
 
 /* Seconds of a layer's messages between context groups in one pass. -1 with err. */
