@@ -572,6 +572,39 @@ static void the_larger_part_of_a_sequence_passes_the_link(void **state)
 	hspmd_model_facts_destroy(m);
 }
 
+/* Groups in a hand-written plan are as many as its devices, far more than a search tries. Each gathers what all others have. */
+static void many_groups_send_to_one_another(void **state)
+{
+	(void)state;
+	enum { MOST = 256 };
+	static const char cluster[] = "{\"format\":\"hspmd-cluster-1\",\"device_types\":{\"x\":" TYPE(
+	        "cpu") "},\"nodes\":[{\"name\":\"n\",\"devices\":"
+	               "[{\"type\":\"x\",\"count\":256}]}],\"links\":[{\"scope\":\"node\",\"alpha_s\":0,\"gbytes_per_s\":1}]}";
+	struct hspmd_error err = { "" };
+	struct hspmd_model_facts *m = small_gpt2(4, MOST);
+	struct hspmd_cluster *c = cluster_from(cluster);
+	struct hspmd_costs *costs = hspmd_costs_new(c, m, NULL, HSPMD_PRECISION_FP32, MOST, &err);
+	assert_non_null(costs);
+	int devices[MOST];
+	double ratio[MOST], seconds[2];
+	for (int i = 0; i < MOST; i++)
+		devices[i] = i;
+	for (int i = 0; i < MOST; i++)
+		ratio[i] = 1.0 / MOST;
+	for (int unequal = 0; unequal < 2; unequal++) {
+		struct hspmd_stage stage = { .layers = { 0, 4 }, .devices = devices, .device_count = MOST, .context = MOST };
+		struct hspmd_stage_cost cost;
+		stage.context_ratio = unequal ? ratio : NULL;
+		assert_int_equal(hspmd_costs_stage(costs, &stage, 1, &cost, &err), 0);
+		seconds[unequal] = cost.group_comm;
+	}
+	assert_true(seconds[0] > 0);
+	assert_float_equal(seconds[1] / seconds[0], 1, 1e-6);
+	hspmd_costs_destroy(costs);
+	hspmd_cluster_destroy(c);
+	hspmd_model_facts_destroy(m);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -592,6 +625,7 @@ int main(void)
 		cmocka_unit_test(costs_are_kept_of_like_stages_alone),
 		cmocka_unit_test(unequal_parts_are_gathered_as_in_the_runtime),
 		cmocka_unit_test(the_larger_part_of_a_sequence_passes_the_link),
+		cmocka_unit_test(many_groups_send_to_one_another),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
