@@ -258,7 +258,10 @@ static double attention_workspace(const struct hspmd_program *p, const struct hs
 	struct hspmd_view k = q.rank == 4 ? q : hspmd_program_slot_view(p, in->in[2], NULL);
 	int64_t d = in->attr->head_dim;
 	double rows = (double)(dy.shape[0] * dy.shape[1] * dy.shape[2] / d), scores = 2 * rows * (double)k.shape[1];
-	return 4 * rows + ((d == 64 || d == 128) && !(in->attr->softcap > 0) ? scores * 4 / 3 : 0);
+	/* not cuDNN if other devices have some of the heads that share a kv head */
+	int fold = q.rank == 4 ? 1 : (int)(q.full[2] / k.full[2]);
+	bool dnn = (d == 64 || d == 128) && !(in->attr->softcap > 0) && q.shape[q.rank - 1] == fold * k.shape[k.rank - 1];
+	return 4 * rows + (dnn ? scores * 4 / 3 : 0);
 }
 
 /* Bytes of a device's program on a GPU, without the small workspaces of other kernels. *host: of the host's memory. */
