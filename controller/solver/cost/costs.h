@@ -237,10 +237,11 @@ double hspmd_layer_deferred_bytes(const struct hspmd_costs *c, int layer, enum h
                                   const struct hspmd_device_share *device);
 double hspmd_layer_resident_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute,
                                   const struct hspmd_device_share *device);
-/* Bytes of a micro-batch that the layer needs while it runs; layers run one after the other. deferring: gradients of weights are
- * deferred. */
-double hspmd_layer_transient_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, bool deferring, int micro_batch,
+/* Bytes of a sample that the layer needs while it runs; layers run one after the other. deferring: gradients of weights are deferred. */
+double hspmd_layer_transient_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, bool deferring,
                                    const struct hspmd_device_share *device);
+/* Bytes within operators, of a micro-batch: beside the others, at any time, as many as the layer of the stage takes that takes most. */
+double hspmd_layer_workspace(const struct hspmd_layer_info *f, int micro_batch, const struct hspmd_device_share *device);
 /* Returns true if all of these are equal for both layers. */
 bool hspmd_layer_same_memory(const struct hspmd_layer_info *a, const struct hspmd_layer_info *b);
 /* Number of weights of layers [first, end), including shared weights of tied layers outside of the range. */

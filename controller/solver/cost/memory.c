@@ -116,14 +116,13 @@ double hspmd_layer_resident_bytes(const struct hspmd_costs *c, int layer, enum h
 	return fmax(hspmd_bytes_at(&m->left_forward, f->memory_scale, device), hspmd_bytes_at(&m->left_backward, f->memory_scale, device));
 }
 
-double hspmd_layer_transient_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, bool deferring, int micro_batch,
+double hspmd_layer_transient_bytes(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, bool deferring,
                                    const struct hspmd_device_share *device)
 {
 	const struct hspmd_layer_info *f = &c->layers[layer];
 	const struct hspmd_layer_memory *m = hspmd_memory_of(c, f, recompute, device);
 	double forward = hspmd_bytes_at(&m->forward, f->memory_scale, device);
-	return micro_batch * fmax(forward, hspmd_bytes_at(deferring ? &m->split_backward : &m->backward, f->memory_scale, device)) +
-	       hspmd_layer_workspace(f, micro_batch, device);
+	return fmax(forward, hspmd_bytes_at(deferring ? &m->split_backward : &m->backward, f->memory_scale, device));
 }
 
 double hspmd_stage_params(const struct hspmd_costs *c, int first, int end)

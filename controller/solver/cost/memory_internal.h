@@ -33,7 +33,4 @@ static inline double hspmd_part_of(const struct hspmd_layer_copies *copies)
 	return copies->part > 0 ? copies->part : 1.0 / copies->pipelines;
 }
 
-/* Bytes within operators, of a micro-batch. */
-double hspmd_layer_workspace(const struct hspmd_layer_info *f, int micro_batch, const struct hspmd_device_share *device);
-
 #endif

@@ -14,7 +14,8 @@ static int least_fitting(const struct hspmd_partition_problem *p, const struct h
 	double transient = larger(u->transient[j][a], u->transient[j][b - (1 << j)]);
 	double params = p->t->costs->tied_layer_count ? hspmd_device_params(p->t->costs, a, b, u->share) : u->params[b] - u->params[a];
 	double more_state = (u->vectors[b] - u->vectors[a]) * p->vector_bytes[u - p->t->submeshes];
-	double available = u->usable_bytes - params * p->state_bytes[u - p->t->submeshes] - more_state,
+	double workspace = larger(u->workspace[j][a], u->workspace[j][b - (1 << j)]);
+	double available = u->usable_bytes - params * p->state_bytes[u - p->t->submeshes] - more_state - workspace,
 	       left = available - (u->resident[b] - u->resident[a]);
 	double host_left = u->host_bytes - params * p->host_bytes[u - p->t->submeshes];
 	double spare = available - params * p->end_bytes, lacking = INFINITY; /* least of what is left, and of what is missing */

@@ -35,10 +35,10 @@ static bool tp_is_allowed(const struct hspmd_submesh_tables *t, int tp)
 static double most_transient(const struct hspmd_costs *c, int layer, enum hspmd_recompute recompute, const struct hspmd_runtime_caps *caps,
                              int micro_batch, const struct hspmd_device_share *device)
 {
-	double most = hspmd_layer_transient_bytes(c, layer, recompute, false, micro_batch, device);
+	double most = hspmd_layer_transient_bytes(c, layer, recompute, false, device);
 	if (caps->schedules & 1u << HSPMD_SCHEDULE_ZB_H1)
-		most = fmax(most, hspmd_layer_transient_bytes(c, layer, recompute, true, micro_batch, device));
-	return most;
+		most = fmax(most, hspmd_layer_transient_bytes(c, layer, recompute, true, device));
+	return micro_batch * most;
 }
 
 /* From the most of each layer, the most of each range. */
@@ -164,11 +164,13 @@ static int measure(struct hspmd_submesh_tables *t, struct hspmd_submesh *u, stru
 		}
 		u->transient[0][l] = transient;
 		device.sequence_parallel = u->sequence[HSPMD_RECOMPUTE_FULL];
+		u->workspace[0][l] = hspmd_layer_workspace(&c->layers[l], t->micro_batch, &device);
 		u->resident[l + 1] = u->resident[l] + t->micro_batch * hspmd_layer_resident_bytes(c, l, HSPMD_RECOMPUTE_FULL, &device);
 		u->vectors[l + 1] = hspmd_device_vectors(c, 0, l + 1, u->share);
 		u->params[l + 1] = c->replicated_sum[l + 1] + (c->params_sum[l + 1] - c->replicated_sum[l + 1]) * u->share;
 	}
 	fill_levels(t, u->transient);
+	fill_levels(t, u->workspace);
 	for (int way = 0; way < ways_of(t, u); way++)
 		fill_levels(t, u->peak[way]);
 	order_ways(t, u);
@@ -197,7 +199,7 @@ static void bound_rates(struct hspmd_submesh_tables *t)
 static int add_submeshes(struct hspmd_submesh_tables *t, struct hspmd_error *err)
 {
 	const struct hspmd_cluster *c = t->costs->cluster;
-	size_t n = (size_t)t->layers + 1, arrays = 4 + HSPMD_RANGE_LEVELS;
+	size_t n = (size_t)t->layers + 1, arrays = 4 + 2 * HSPMD_RANGE_LEVELS;
 	arrays += (4 + HSPMD_RANGE_LEVELS) * (size_t)(t->offload ? HSPMD_SAVING_WAYS : HSPMD_RECOMPUTE_KINDS);
 	for (int k = 0; k < t->device_classes->count; k++)
 		for (int tp = 1; tp <= t->device_classes->list[k].per_node; tp++)
@@ -226,6 +228,8 @@ static int add_submeshes(struct hspmd_submesh_tables *t, struct hspmd_error *err
 		at += 4 * n;
 		for (int j = 0; j < HSPMD_RANGE_LEVELS; j++, at += n)
 			u->transient[j] = at;
+		for (int j = 0; j < HSPMD_RANGE_LEVELS; j++, at += n)
+			u->workspace[j] = at;
 		for (int way = 0; way < ways_of(t, u); way++)
 			for (int j = 0; j < HSPMD_RANGE_LEVELS; j++, at += n)
 				u->peak[way][j] = at;

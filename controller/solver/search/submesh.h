@@ -44,7 +44,8 @@ struct hspmd_submesh {
 	double *deferred[HSPMD_SAVING_WAYS];   /* bytes per micro-batch whose gradients of weights are deferred, instead of saved */
 	double *resident;                      /* bytes, for any number of micro-batches in flight */
 	double *transient[HSPMD_RANGE_LEVELS]; /* not sums: transient[j][a] is the most that one of the layers [a, a + 2^j) needs while it
-	                                          runs */
+	                                          runs; */
+	double *workspace[HSPMD_RANGE_LEVELS]; /* ... and needs within operators, which is beside all others */
 	double recomputed[HSPMD_SAVING_WAYS];  /* most bytes that one layer needs while it runs, of those that need more if they are
 	                                     recomputed or offloaded */
 	/* The same with what the layers up to it have saved, of the whole model: peak[way][j][a] of the layers [a, a + 2^j). */
