@@ -229,14 +229,10 @@ static void on_limit(uv_timer_t *t)
 		uv_process_kill(&s->process, SIGKILL);
 }
 
-/* Training must not wait for it: it gets the time that nobody else wants. When no step is left, nothing waits for it; on a busy node it
- * might get no time at all then, and it has little (LAST_LIMIT_MS). */
-static void set_priority(const struct loop *l, int64_t step, pid_t pid)
+/* Training must not wait for it: it gets the time that nobody else wants. */
+static void give_way(pid_t pid)
 {
-	bool last = l->stopping || step >= l->o->config->job->steps;
 	struct sched_param none = { 0 };
-	if (last)
-		return;
 	setpriority(PRIO_PROCESS, (id_t)pid, 19);
 	if (sched_setscheduler(pid, SCHED_IDLE, &none))
 		hspmd_debug("samples run at the lowest ordinary priority: %s", strerror(errno));
@@ -269,7 +265,9 @@ static int start(struct sampler *s, struct words *w)
 			close_handle(s, (uv_handle_t *)&outputs[i]->pipe);
 		return -1;
 	}
-	set_priority(l, s->step, s->process.pid);
+	/* After the last step nothing waits for it, and on a busy node it might get no time at all within LAST_LIMIT_MS. */
+	if (!l->stopping && s->step < l->o->config->job->steps)
+		give_way(s->process.pid);
 	for (int i = 0; i < 2; i++)
 		uv_read_start((uv_stream_t *)&outputs[i]->pipe, on_room, on_data);
 	uv_timer_start(&s->limit, on_limit, l->stopping ? LAST_LIMIT_MS : LIMIT_MS, 0);

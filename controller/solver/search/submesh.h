@@ -98,7 +98,7 @@ struct hspmd_submesh_tables {
 	/* By whether transfers hide, placement and number of stages: how much slower than conceivable the slowest stage of the last
 	 * partition was (partition.c). 0: there was none; INFINITY: it did not fit. */
 	double guess[2][HSPMD_PLACEMENT_COUNT][HSPMD_STAGES_MAX + 1];
-	struct hspmd_room *rooms; /* what is known of memory, by a hash; each has one place (partition.c) */
+	struct hspmd_room *rooms; /* what is known of memory, by a hash; each has one place (partition_memory.c) */
 	int *like_from;           /* per layer: the first one from which on all up to it need the same memory */
 	bool steady;              /* but for the last layer, activations are of one size, and no layer shares weights with one before it */
 	int boundary_classes;
