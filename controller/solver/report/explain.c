@@ -246,7 +246,7 @@ static void write_recompute(FILE *f, struct hspmd_costs *costs, const struct hsp
 	for (int k = HSPMD_RECOMPUTE_SELECTIVE; k < HSPMD_RECOMPUTE_KINDS; k++) {
 		int pipeline = 0, stage = 0, count = count_stages(p, (enum hspmd_recompute)k, &pipeline, &stage);
 		const json_t *set = hspmd_recompute_set(p->recompute_sets, (enum hspmd_recompute)k);
-		char *names = set ? hspmd_recompute_set_text(set) : NULL;
+		char *names = set && count ? hspmd_recompute_set_text(set) : NULL;
 		if (!count || (set && !names))
 			continue;
 		fprintf(f, "Stage %d of pipeline %d", stage, pipeline);
