@@ -149,6 +149,8 @@ static inline vec vsqrt(vec v)
 #endif
 
 #if REAL_BITS == 32
+typedef uint32_t uvec __attribute__((vector_size(VECTOR_BYTES)));
+
 /* x = e^x within 2 units of the last place (range reduction by ln 2 in two parts, polynomial on [-ln2/2, ln2/2]); 0 below -87.3. */
 static inline __attribute__((always_inline)) void vexps(vec *x, int n)
 {
@@ -175,8 +177,8 @@ static inline __attribute__((always_inline)) void vexps(vec *x, int n)
 	STEP(n, p);
 	EACH(n) p[i] = p[i] + splat(1.0f);
 	STEP(n, p);
-	/* round's lowest bits are 0 */
-	EACH(n) p[i] = (vec)(((ivec)p[i] + ((ivec)shifted[i] << 23)) & ~(ivec)(x[i] < splat(-87.3f)));
+	/* round's lowest bits are 0. Unsigned, as the sums that become 0 may overflow. */
+	EACH(n) p[i] = (vec)(((uvec)p[i] + ((uvec)shifted[i] << 23)) & ~(uvec)(x[i] < splat(-87.3f)));
 	EACH(n) x[i] = (vec)((ivec)p[i] | (ivec)(x[i] != x[i]));
 }
 #else
