@@ -41,7 +41,7 @@ static void tell_steps(struct standin *s, const char *data, size_t size)
 void standin_read_output(struct standin *s)
 {
 	char data[65536];
-	ssize_t n;
+	ssize_t n = -1;
 	while (s->process.output >= 0 && (n = read(s->process.output, data, sizeof data)) != 0) {
 		if (n > 0)
 			hspmd_rank_output_write(&s->output, data, (size_t)n);
