@@ -11,6 +11,10 @@ enum hspmd_collective_form {
 	HSPMD_FORM_GROUPED /* around a ring, a call per part in its own length, all of them grouped */
 };
 
+/* The gain that justifies one more hop on the way from some parts to others, per hop: predictions are not exact enough to accept a further
+ * hop, with its buffer and its rendezvous, for less than this. */
+#define HSPMD_WORTH_A_HOP 0.05
+
 /* Seconds of the cheapest form around a ring of n members: with padding, all parts but one pass every link, and each part has the length of
  * the longest; with grouped calls, each part passes every link once in its own length, but every call has its latency (HAP, arXiv
  * 2401.05965, section 4.3). parts: bytes per member. link: seconds of a message from member i to the next. *form: which. Empty parts have

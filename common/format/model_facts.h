@@ -90,6 +90,7 @@ enum hspmd_facts_message {
  * that only these need to be sent. */
 struct hspmd_facts_tensors {
 	enum hspmd_facts_message kind;
+	bool by_share;          /* the parts that devices have, or get, are divided as weights are (heads), not along the sequence */
 	int experts, per_token; /* of which rows choose some; experts 0: all rows are sent */
 	double count, bytes;    /* bytes: of each, for each sample, before a group divides it */
 };

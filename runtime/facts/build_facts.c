@@ -307,8 +307,9 @@ static int probe_point(struct build *b, enum hspmd_facts_width width, int which,
 			return -1;
 		probe = &twice;
 	}
-	hspmd_probe_work(probe->program, out->plain);
-	int status = layout == CONTEXT ? 0 : probe_again(b, layout, probe->program, out);
+	int status = hspmd_probe_work(probe->program, out->plain, b->err);
+	if (!status && layout != CONTEXT)
+		status = probe_again(b, layout, probe->program, out);
 	hspmd_probe_close(&twice);
 	return status;
 }
@@ -482,11 +483,11 @@ static int find_gathers(struct build *b, bool *gathers)
 	*gathers = false;
 	if (!passes)
 		return hspmd_fail_memory(b->err, "probing a model's work");
-	hspmd_probe_work(b->gathered[TENSOR].program, passes);
+	int status = hspmd_probe_work(b->gathered[TENSOR].program, passes, b->err);
 	for (int k = 0; k < 2 * b->facts->kind_count; k++)
 		*gathers |= hspmd_facts_messages_bytes(&passes[k / 2][k % 2].messages, HSPMD_FACTS_GATHERED) > 0;
 	free(passes);
-	return 0;
+	return status;
 }
 
 /* Find out how the model can be divided. */

@@ -118,7 +118,7 @@ struct hspmd_probe_pass {
 	struct hspmd_attention_sizes attention; /* whose gradient has the most scores; no heads: there is none */
 	double workspace[2][HSPMD_WORKSPACES]; /* each of the operator that needs most; [1]: at once (op_type.h) */
 };
-void hspmd_probe_work(const struct hspmd_program *p, struct hspmd_probe_pass (*passes)[2]);
+int hspmd_probe_work(const struct hspmd_program *p, struct hspmd_probe_pass (*passes)[2], struct hspmd_error *err); /* 0 or -1 (memory) */
 /* Fill the layers' products. `divided`: the same model's program in a layout of two tensor-parallel devices; NULL: there is none. 0 or
  * -1. */
 int hspmd_probe_products(const struct hspmd_program *whole, const struct hspmd_program *divided, struct hspmd_layer_facts *layers,

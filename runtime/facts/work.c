@@ -109,6 +109,17 @@ static bool is_part(const struct hspmd_program *p, const struct hspmd_value *v, 
 	       hspmd_box_elements(&shard.box) < hspmd_shape_elements(shape);
 }
 
+/* Returns true if the annotation divides something other than positions, the dimension behind samples: heads, which are divided as weights
+ * are. */
+static bool divides_heads(const struct hspmd_annotation *a)
+{
+	for (int g = 0; g < a->hsize; g++)
+		for (int i = 0; i < a->groups[g].split_count; i++)
+			if (a->groups[g].splits[i].dim > 1)
+				return true;
+	return false;
+}
+
 /* Parts of a sum are reduced, parts of a sequence are gathered. types: an equal graph, whose elements count. */
 static void add_messages(const struct hspmd_program *p, const struct hspmd_spmd_node *n, const struct hspmd_graph *types,
                          struct hspmd_facts_messages *to)
@@ -124,7 +135,8 @@ static void add_messages(const struct hspmd_program *p, const struct hspmd_spmd_
 	const struct hspmd_op *reader = sum ? NULL : reader_of_rows(p, n->out[0]);
 	if (is_local(n->transfer))
 		return;
-	struct hspmd_facts_tensors one = { kind, 0, 0, 1, bytes };
+	struct hspmd_facts_tensors one = { .kind = kind, .count = 1, .bytes = bytes };
+	one.by_share = divides_heads(sum ? p->spmd->values[n->out[0]].annotation : from->annotation);
 	if (rows || reader) {
 		one.experts = rows ? (int)rows->count : reader->attr.experts;
 		one.per_token = rows ? rows->per_token : reader->attr.experts_per_token;
@@ -132,27 +144,47 @@ static void add_messages(const struct hspmd_program *p, const struct hspmd_spmd_
 	hspmd_facts_messages_add(to, &one);
 }
 
-/* A sum counts for the layer that computes its parts, even if they are put together only for the next one, or are a gradient of the layer
- * before; what is gathered, for the layer that reads it. */
-static int layer_of_messages(const struct hspmd_program *p, const struct hspmd_spmd_node *n)
+/* The layer whose node first computes each value; -1: none does. The caller frees it. NULL and err: memory. */
+static int *layers_of_values(const struct hspmd_program *p, struct hspmd_error *err)
 {
-	bool sum = hspmd_annotation_is_partial(p->spmd->values[n->in[0]].annotation);
-	for (size_t i = 0; sum && i < p->spmd->node_count; i++)
-		for (int k = 0; k < p->spmd->nodes[i].output_count; k++)
-			if (p->spmd->nodes[i].out[k] == n->in[0])
-				return p->spmd->nodes[i].layer;
-	return n->layer;
+	int *layer = hspmd_calloc(p->spmd->value_count + 1, sizeof *layer);
+	if (!layer) {
+		hspmd_fail_memory(err, "probing a model's work");
+		return NULL;
+	}
+	for (size_t v = 0; v < p->spmd->value_count; v++)
+		layer[v] = -1;
+	for (size_t i = 0; i < p->spmd->node_count; i++) {
+		const struct hspmd_spmd_node *n = &p->spmd->nodes[i];
+		for (int k = 0; k < n->output_count; k++)
+			if (n->out[k] >= 0 && layer[n->out[k]] < 0)
+				layer[n->out[k]] = n->layer;
+	}
+	return layer;
 }
 
-void hspmd_probe_work(const struct hspmd_program *p, struct hspmd_probe_pass (*passes)[2])
+/* A sum counts for the layer that computes its parts, even if they are put together only for the next one, or are a gradient of the layer
+ * before; what is gathered, for the layer that reads it. made_in: by value, layers_of_values. */
+static int layer_of_messages(const struct hspmd_program *p, const struct hspmd_spmd_node *n, const int *made_in)
 {
+	bool sum = hspmd_annotation_is_partial(p->spmd->values[n->in[0]].annotation);
+	return sum && made_in[n->in[0]] >= 0 ? made_in[n->in[0]] : n->layer;
+}
+
+int hspmd_probe_work(const struct hspmd_program *p, struct hspmd_probe_pass (*passes)[2], struct hspmd_error *err)
+{
+	int *made_in = layers_of_values(p, err);
+	if (!made_in)
+		return -1;
 	for (size_t i = 0; i < p->spmd->node_count; i++) {
 		const struct hspmd_spmd_node *n = &p->spmd->nodes[i];
 		if (n->op >= 0)
 			add_operator(p, n, &passes[n->layer][n->backward]);
 		else
-			add_messages(p, n, p->graph, &passes[layer_of_messages(p, n)][n->backward].messages);
+			add_messages(p, n, p->graph, &passes[layer_of_messages(p, n, made_in)][n->backward].messages);
 	}
+	free(made_in);
+	return 0;
 }
 
 /* The operator's products on the program's device. Returns false if there are none. */
@@ -220,9 +252,12 @@ static const struct hspmd_spmd_node *reshard_begun(const struct hspmd_program *p
 int hspmd_probe_again(const struct hspmd_program *p, const struct hspmd_program *recomputed, struct hspmd_probe_pass *passes,
                       struct hspmd_error *err)
 {
-	bool *repeated = hspmd_calloc(p->graph->op_count + 1, sizeof *repeated);
-	if (!repeated)
+	int *made_in = layers_of_values(recomputed, err);
+	bool *repeated = made_in ? hspmd_calloc(p->graph->op_count + 1, sizeof *repeated) : NULL;
+	if (!repeated) {
+		free(made_in);
 		return hspmd_fail_memory(err, "probing a model's work");
+	}
 	for (size_t i = 0; i < recomputed->instruction_count; i++) {
 		const struct hspmd_instruction *in = &recomputed->instructions[i];
 		if (in->micro_batch != 0 || in->backward || in->schedule_index != 1) /* of the first forward pass: entry 0 */
@@ -232,13 +267,14 @@ int hspmd_probe_again(const struct hspmd_program *p, const struct hspmd_program 
 		if (op >= 0)
 			repeated[op] = true;
 		else if (reshard)
-			add_messages(recomputed, reshard, p->graph, &passes[layer_of_messages(recomputed, reshard)].messages);
+			add_messages(recomputed, reshard, p->graph, &passes[layer_of_messages(recomputed, reshard, made_in)].messages);
 	}
 	for (size_t i = 0; i < p->spmd->node_count; i++) {
 		const struct hspmd_spmd_node *n = &p->spmd->nodes[i];
 		if (n->op >= 0 && !n->backward && repeated[n->op])
 			add_operator(p, n, &passes[n->layer]);
 	}
+	free(made_in);
 	free(repeated);
 	return 0;
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common/format/collective_cost.h"
 #include "runtime/resharding/resolve_internal.h"
 
 enum stop { SOURCE, REDUCED, SCATTERED, ENTERED, NODES, DESTINATION, STOPS };
@@ -220,13 +221,9 @@ static int explain(struct resolver *r, const struct candidates *list, struct rou
 	return 0;
 }
 
-/* The gain that justifies one more hop: the prediction is not exact enough to accept a further hop, with its buffer and its rendezvous, for
- * less than this. */
-#define WORTH_A_HOP 0.05
-
 static double worth(const struct route *route)
 {
-	return route->seconds * (1 + WORTH_A_HOP * (route->hop_count - 1));
+	return route->seconds * (1 + HSPMD_WORTH_A_HOP * (route->hop_count - 1));
 }
 
 /* On a tie the route with fewer hops, then the earlier one. */

@@ -2,7 +2,7 @@
 /* What the messages within a stage are predicted to take, compared with those of the programs that the runtime specialises: of models of
  * several types, with and without experts, under drawn plans (tensor, sequence and context parallelism, unequal shares, recomputation). The
  * links have hardly any latency, or so much that it rules. Predicted less well and left out: latency in context groups of models with
- * experts, and OLMo 2's unequal parts of heads that devices gather under sequence parallelism. */
+ * experts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -76,7 +76,7 @@ static struct drawn draw_case(void)
 	struct drawn d = { .model = models[random_plan_draw(sizeof models / sizeof *models)],
 		           .kind = random_plan_draw(2) ? "cuda" : "cpu" };
 	bool groups = !strcmp(d.kind, "cuda") && random_plan_draw(4) == 0;
-	bool olmo = strstr(d.model, "olmo2"), dense = olmo || strstr(d.model, "llama") || strstr(d.model, "gpt2"), sequence;
+	bool olmo = strstr(d.model, "olmo2"), dense = olmo || strstr(d.model, "llama") || strstr(d.model, "gpt2");
 	int tp = groups ? 2 : 2 + (int)random_plan_draw(3), devices = groups ? 4 : tp, samples = 1 + (int)random_plan_draw(3);
 	if (olmo && tp == 3)
 		tp = devices = 2;
@@ -88,11 +88,11 @@ static struct drawn draw_case(void)
 	        "{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":%d,\"seq_len\":%d,\"schedule\":\"1f1b\",\"pipelines\":[{"
 	        "\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"a:0-%d\"],\"recompute\":\"%s\"",
 	        2 * samples, samples, SEQ_LEN, devices - 1, recompute[random_plan_draw(3)]);
-	if ((sequence = random_plan_draw(3)))
+	if (random_plan_draw(3))
 		fputs(",\"sequence_parallel\":true", f);
 	if (groups)
 		fputs(random_plan_draw(2) ? ",\"context\":2" : ",\"context\":2,\"context_ratio\":[1,2]", f);
-	if (random_plan_draw(3) == 0 && !(olmo && sequence))
+	if (random_plan_draw(3) == 0)
 		draw_ratio(f, tp);
 	fputs("}]}]}", f);
 	fclose(f);
@@ -228,6 +228,26 @@ static void small_sums_of_parts_take_fewer_rounds(void **state)
 	assert_int_equal(off, 0);
 }
 
+/* OLMo 2's norms span the heads of a group, of which devices gather unequal parts: at once, or evenly after one has given others what is too
+ * much, whichever is faster. */
+static void unequal_heads_are_gathered_as_programs_do(void **state)
+{
+	static const char *const ratios[] = { "5,1,1,1", "1,3,3,1", "2,2,1,3" };
+	(void)state;
+	int off = 0;
+	for (int i = 0; i < 12; i++) {
+		struct drawn d = { .model = models[8], .kind = i % 2 ? "cuda" : "cpu" };
+		snprintf(d.cluster, sizeof d.cluster, CLUSTER, d.kind, 1e-9, 1.0);
+		snprintf(d.plan, sizeof d.plan,
+		         "{\"format\":\"hspmd-plan-1\",\"global_batch\":2,\"micro_batch\":1,\"seq_len\":%d,\"schedule\":\"1f1b\","
+		         "\"pipelines\":[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"a:0-3\"],\"shard_ratio\":[%s]"
+		         ",\"sequence_parallel\":%s}]}]}",
+		         SEQ_LEN, ratios[i / 4], i / 2 % 2 ? "true" : "false");
+		off += !is_predicted(&d);
+	}
+	assert_int_equal(off, 0);
+}
+
 /* Gradients of the weights with which experts' results are summed are small beside those of hidden states: of the same kind, but where
  * latency rules four devices sum them otherwise. */
 static void sizes_of_messages_count(void **state)
@@ -276,6 +296,7 @@ int main(void)
 	const struct CMUnitTest tests[] = { cmocka_unit_test(messages_take_what_the_program_takes),
 		                            cmocka_unit_test(small_sums_of_parts_take_fewer_rounds),
 		                            cmocka_unit_test(sizes_of_messages_count),
+		                            cmocka_unit_test(unequal_heads_are_gathered_as_programs_do),
 		                            cmocka_unit_test(parts_of_layers_are_exchanged_apart) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

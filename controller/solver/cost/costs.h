@@ -157,7 +157,8 @@ double hspmd_costs_transfer(const struct hspmd_costs *c, int a, int b, int n, in
 double hspmd_costs_ring(const struct hspmd_costs *c, const int *devices, int stride, int n, int rounds, double bytes,
                         struct hspmd_error *err);
 /* Seconds in which each of devices[0], devices[stride], ... gathers all n unequal parts (bytes), as the runtime does: the cheaper form of a
- * ring if all devices have one, otherwise directly. Returns -1 with err if there is no link. */
+ * ring if all devices have one, otherwise directly; or evenly, after those that have more than an equal part have sent the rest to others.
+ * Returns -1 with err if there is no link. */
 double hspmd_costs_gather(const struct hspmd_costs *c, const int *devices, int stride, int n, const double *parts, struct hspmd_error *err);
 /* Seconds of a message of `bytes` within a group of n devices, as the resolver does: around a ring (Patarasuk and Yuan, 2009), n - 1
  * messages of bytes / n, twice that for a sum that all get; or, for a sum of which each gets all or a part, all addends are gathered in

@@ -4,8 +4,10 @@
 
 #include <math.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "common/alloc.h"
 #include "common/format/cluster_index.h"
 #include "common/format/collective_cost.h"
 #include "common/format/device_speed.h"
@@ -177,12 +179,61 @@ double hspmd_costs_experts(const struct hspmd_costs *c, const int *devices, int 
 	return m.failed ? -1 : fmin(all, choice + rows);
 }
 
+/* Every member gets all parts. */
+static double gather_at_once(struct members *m, const double *parts)
+{
+	enum hspmd_collective_form form;
+	return are_rings(m->c, m->devices, m->stride, m->n) ? hspmd_ring_seconds(parts, m->n, ring_link, &m, &form) : direct(m, parts, 1);
+}
+
+/* Bytes of member i's part that are in part j if the same bytes are divided evenly; before: of the parts before i. */
+static double moved(const struct members *m, double before, double part, double all, int j)
+{
+	double bytes = fmin(before + part, all * (j + 1) / m->n) - fmax(before, all * j / m->n);
+	return bytes > 1e-9 * all ? bytes : 0; /* not what rounding leaves */
+}
+
+/* Members whose parts are too large send what is too much to those that come to have it, until all have equal parts. */
+static double even_out(struct members *m, const double *parts, double all)
+{
+	double slowest = 0;
+	for (int i = 0; i < m->n; i++) {
+		double out = 0, in = 0, own = 0, before = 0;
+		for (int j = 0; j < i; j++)
+			own += parts[j];
+		for (int j = 0; j < m->n; before += parts[j++]) {
+			double to = i == j ? 0 : moved(m, own, parts[i], all, j), from = i == j ? 0 : moved(m, before, parts[j], all, i);
+			out += to > 0 ? between(m, i, j, to) : 0;
+			in += from > 0 ? between(m, j, i, from) : 0;
+		}
+		slowest = fmax(slowest, fmax(out, in));
+	}
+	return slowest;
+}
+
+/* The same with equal parts. -1: memory. */
+static double gather_evenly(struct members *m, double all)
+{
+	double *parts = hspmd_calloc((size_t)m->n, sizeof *parts);
+	for (int i = 0; parts && i < m->n; i++)
+		parts[i] = all / m->n;
+	double seconds = parts ? gather_at_once(m, parts) : hspmd_fail_memory(m->err, "predicting messages");
+	free(parts);
+	return seconds;
+}
+
 double hspmd_costs_gather(const struct hspmd_costs *c, const int *devices, int stride, int n, const double *parts, struct hspmd_error *err)
 {
-	struct members m = { c, devices, stride, n, false, err }, *context = &m;
-	enum hspmd_collective_form form;
-	double seconds = n < 2                              ? 0
-	                 : are_rings(c, devices, stride, n) ? hspmd_ring_seconds(parts, n, ring_link, &context, &form)
-	                                                    : direct(&m, parts, 1);
-	return m.failed ? -1 : seconds;
+	struct members m = { c, devices, stride, n, false, err };
+	double all = 0;
+	bool equal = true;
+	for (int i = 0; i < n; i++) {
+		all += parts[i];
+		equal = equal && parts[i] == parts[0];
+	}
+	double seconds = n < 2 ? 0 : gather_at_once(&m, parts);
+	if (n < 2 || equal || !c->facts) /* another framework has no programs of two hops */
+		return m.failed ? -1 : seconds;
+	double rest = gather_evenly(&m, all), two = rest + even_out(&m, parts, all);
+	return m.failed || rest < 0 ? -1 : two * (1 + HSPMD_WORTH_A_HOP) < seconds ? two : seconds;
 }

@@ -105,13 +105,13 @@ static double gather_shares(struct hspmd_costs *c, const struct hspmd_stage *s, 
 	return seconds;
 }
 
-/* Seconds of a message that is not of experts' rows. What is gathered without sequence parallelism is divided as weights are. */
-static double send_one(struct hspmd_costs *c, const struct hspmd_stage *s, int first, enum hspmd_facts_message kind, double bytes,
+/* Seconds of a message that is not of experts' rows. Without sequence parallelism all that is gathered is divided as weights are. */
+static double send_one(struct hspmd_costs *c, const struct hspmd_stage *s, int first, const struct hspmd_facts_tensors *of, double bytes,
                        struct hspmd_error *err)
 {
-	bool shares = s->shard_ratio && kind == HSPMD_FACTS_GATHERED && !s->sequence_parallel;
+	bool shares = s->shard_ratio && of->kind == HSPMD_FACTS_GATHERED && (of->by_share || !s->sequence_parallel);
 	return shares ? gather_shares(c, s, first, bytes, err)
-	              : hspmd_costs_collective(c, s->devices + first, s->device_count / s->context, kind, bytes, err);
+	              : hspmd_costs_collective(c, s->devices + first, s->device_count / s->context, of->kind, bytes, err);
 }
 
 /* Seconds of all messages of a layer in that group; `scale`: samples of a micro-batch. -1 with err. */
@@ -122,8 +122,8 @@ static double send_all(struct hspmd_costs *c, const struct hspmd_stage *s, int f
 	for (int i = 0; i < of->count; i++) {
 		const struct hspmd_facts_tensors *tensors = &of->of[i];
 		double bytes = scale * tensors->bytes;
-		double each = tensors->experts ? send_experts(c, s, first, tensors, bytes, err)
-		                               : send_one(c, s, first, tensors->kind, bytes, err);
+		double each =
+		        tensors->experts ? send_experts(c, s, first, tensors, bytes, err) : send_one(c, s, first, tensors, bytes, err);
 		if (each < 0)
 			return -1;
 		sum += tensors->count * each;
