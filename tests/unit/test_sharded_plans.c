@@ -109,22 +109,26 @@ static void prefetch_is_left_out_where_memory_is_short(void **unused)
 	hspmd_cluster_destroy(c);
 }
 
-/* A step of ZeRO-3 on the first node's first devices, with a link of `gbytes_per_s` and this slowdown: what gathering ahead saves of the
- * gatherings, as a part of them. *last: what of it is that the last layer's weights stay for its backward pass. */
-static double saved_by_prefetch(const struct hspmd_model_facts *f, double gbytes_per_s, double slowdown, double *last)
+/* A step of ZeRO-3 on the first devices of the first node, or `apart` of two nodes, with a link of `gbytes_per_s` and this slowdown: what
+ * gathering ahead saves of the gatherings, as a part of them. *last: what of it is that the last layer's weights stay for its backward
+ * pass. */
+static double saved_by_prefetch(const struct hspmd_model_facts *f, bool apart, double gbytes_per_s, double slowdown, double *last)
 {
 	struct hspmd_error err = { "" };
 	struct hspmd_cluster *c = small_devices(8000000000, 1);
 	const struct hspmd_facts_work *head = &hspmd_model_layer_facts(f, f->layer_count - 1)->params;
 	double step_s[2];
-	c->nodes[0].slowdown = slowdown;
-	c->links[0].gbytes_per_s = gbytes_per_s;
+	char text[512];
+	snprintf(text, sizeof text,
+	         "{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":1,\"seq_len\":64,\"schedule\":\"1f1b\","
+	         "\"zero_stage\":3,\"pipelines\":[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,4],\"devices\":["
+	         "\"x:0\"]}]},{\"micro_batches\":2,\"stages\":[{\"layers\":[0,4],\"devices\":[\"%s\"]}]}]}",
+	         apart ? "y:0" : "x:1");
+	c->nodes[0].slowdown = c->nodes[1].slowdown = slowdown;
+	c->links[0].gbytes_per_s = c->links[1].gbytes_per_s = gbytes_per_s;
+	c->types[1].peak_tflops[HSPMD_PRECISION_FP32] = c->types[0].peak_tflops[HSPMD_PRECISION_FP32];
 	for (int late = 0; late < 2; late++) {
-		json_t *value =
-		        json_loads("{\"format\":\"hspmd-plan-1\",\"global_batch\":4,\"micro_batch\":1,\"seq_len\":64,\"schedule\":\"1f1b\","
-		                   "\"zero_stage\":3,\"pipelines\":[{\"micro_batches\":2,\"stages\":[{\"layers\":[0,4],\"devices\":["
-		                   "\"x:0\"]}]},{\"micro_batches\":2,\"stages\":[{\"layers\":[0,4],\"devices\":[\"x:1\"]}]}]}",
-		                   0, NULL);
+		json_t *value = json_loads(text, 0, NULL);
 		struct hspmd_plan *p = hspmd_plan_from_json(value, "plan", c, f->layer_count, &err);
 		json_decref(value);
 		if (!p)
@@ -143,19 +147,21 @@ static double saved_by_prefetch(const struct hspmd_model_facts *f, double gbytes
 	return (step_s[1] - step_s[0]) / gatherings;
 }
 
-/* The cores that compute copy messages, too: by a fast link weights are there no earlier if they are gathered ahead, by a slow one as far
- * as the cores have nothing to copy. */
+/* The cores that compute copy messages, too: by a fast link weights are there no earlier if they are gathered ahead, by a slow one between
+ * nodes as far as the cores have nothing to copy. Within a node nothing but cores moves them. */
 static void cores_hide_no_copies_of_their_own(void **unused)
 {
 	(void)unused;
 	struct hspmd_model *m = model_from(large_layers);
 	struct hspmd_model_facts *f = facts_of(m, 64);
 	/* 20 GB/s of memory, of which streams reach 0.76, move a byte four times */
-	double last, copies_gbytes_per_s = 20 * 0.76 / 4, saved = saved_by_prefetch(f, copies_gbytes_per_s * 1.1, 1, &last);
+	double last, copies_gbytes_per_s = 20 * 0.76 / 4, saved = saved_by_prefetch(f, true, copies_gbytes_per_s * 1.1, 1, &last);
 	assert_float_equal(saved, last, 1e-6);
-	saved = saved_by_prefetch(f, copies_gbytes_per_s / 2, 1, &last);
+	saved = saved_by_prefetch(f, true, copies_gbytes_per_s / 2, 1, &last);
 	assert_true(saved > last + 0.2 && saved < last + 0.5);
-	saved = saved_by_prefetch(f, copies_gbytes_per_s / 2, 2.2, &last);
+	saved = saved_by_prefetch(f, true, copies_gbytes_per_s / 2, 2.2, &last);
+	assert_float_equal(saved, last, 1e-6);
+	saved = saved_by_prefetch(f, false, copies_gbytes_per_s / 2, 1, &last);
 	assert_float_equal(saved, last, 1e-6);
 	hspmd_model_facts_destroy(f);
 	hspmd_model_destroy(m);

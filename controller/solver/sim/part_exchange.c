@@ -123,6 +123,17 @@ static double gather_copies(const struct hspmd_costs *c, const struct hspmd_plan
 	return most;
 }
 
+/* Returns true if the cores that compute a stage also copy its copies' messages all the way: a worker's thread for messages
+ * (runtime/comm/engine.c) shares the cores of its device, and within a node all of a message is copies. Prefetching then hides nothing
+ * (tests/bench/RESULTS.md). */
+static bool cores_carry(const struct hspmd_costs *c, const struct copies *of, int n)
+{
+	bool all = of->one_node;
+	for (int i = 0; all && i < n; i++)
+		all = hspmd_costs_own_work(c, of->devices[i], 1, 1) > 0;
+	return all;
+}
+
 /* Seconds by which a pass of `pass_s` over the stage waits for its weights, all of which are gathered in gather_s: those of each layer
  * while the layer before it computes, if that is not too short. The cores that compute do not do so while they copy messages. -1 with
  * err. */
@@ -132,12 +143,13 @@ static double gather_wait(struct hspmd_costs *c, const struct hspmd_plan *p, int
 	const struct hspmd_stage *s = &p->pipelines[0].stages[stage];
 	int first = s->layers[0], end = s->layers[1];
 	double share = hspmd_stage_share(s, 0), all = hspmd_device_params(c, first, end, share), wait = 0;
+	const struct copies of = copies_of(c, p, stage, devices);
+	const bool carry = cores_carry(c, &of, p->pipeline_count);
 	if (p->no_prefetch || gather_s <= 0 || all <= 0)
 		return gather_s;
 	const struct hspmd_layer_times *t = hspmd_costs_times(c, c->cluster->devices[s->devices[0]].type, share, s->sequence_parallel,
 	                                                      p->pipelines[0].micro_batch, err);
 	double total = t ? layer_seconds(t, s->recompute, backward, first, end) : 0, copies = gather_copies(c, p, stage);
-	const struct copies of = copies_of(c, p, stage, devices);
 	double last = -1, one = 0;
 	for (int l = first; t && l < end; l++) {
 		double own = total > 0 ? pass_s * layer_seconds(t, s->recompute, backward, l, l + 1) / total : 0;
@@ -146,7 +158,7 @@ static double gather_wait(struct hspmd_costs *c, const struct hspmd_plan *p, int
 		if (sent != last && (one = exchange_one(c, p, first, &of, sent * c->param_bytes, err)) < 0)
 			return -1;
 		last = sent;
-		wait += fmax(fmin(one, copies * ahead / all), one - own);
+		wait += carry ? one : fmax(fmin(one, copies * ahead / all), one - own);
 	}
 	return t ? wait : -1;
 }
