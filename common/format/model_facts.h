@@ -91,6 +91,9 @@ enum hspmd_facts_message {
 struct hspmd_facts_tensors {
 	enum hspmd_facts_message kind;
 	bool by_share;          /* the parts that devices have, or get, are divided as weights are (heads), not along the sequence */
+	/* With sequence parallelism in context groups all devices of a stage gather it together (router logits): what needs a whole sample
+	 * does so along whatever divides the sequence. */
+	bool by_all;
 	int experts, per_token; /* of which rows choose some; experts 0: all rows are sent */
 	double count, bytes;    /* bytes: of each, for each sample, before a group divides it */
 };

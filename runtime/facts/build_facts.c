@@ -278,6 +278,13 @@ static struct hspmd_layer_pass pass_of(const struct hspmd_probe_pass *const at[W
 	};
 }
 
+/* The program in which the sequence is divided for another reason; NULL: there is none. */
+static const struct hspmd_program *other_division(const struct build *b, int layout)
+{
+	int other = layout == S2 ? CONTEXT : S2;
+	return (layout == S2 || layout == CONTEXT) && b->possible[other] ? b->gathered[other].program : NULL;
+}
+
 static int probe_again(struct build *b, int layout, const struct hspmd_program *p, struct point *out)
 {
 	for (int r = HSPMD_RECOMPUTE_NONE + 1; r < HSPMD_RECOMPUTE_KINDS; r++) {
@@ -286,7 +293,7 @@ static int probe_again(struct build *b, int layout, const struct hspmd_program *
 			continue;
 		}
 		const struct hspmd_program *recomputed = program_again(b, layout, (enum hspmd_recompute)r);
-		if (!recomputed || hspmd_probe_again(p, recomputed, out->again[r], b->err))
+		if (!recomputed || hspmd_probe_again(p, recomputed, other_division(b, layout), out->again[r], b->err))
 			return -1;
 	}
 	return 0;
@@ -307,7 +314,7 @@ static int probe_point(struct build *b, enum hspmd_facts_width width, int which,
 			return -1;
 		probe = &twice;
 	}
-	int status = hspmd_probe_work(probe->program, out->plain, b->err);
+	int status = hspmd_probe_work(probe->program, other_division(b, layout), out->plain, b->err);
 	if (!status && layout != CONTEXT)
 		status = probe_again(b, layout, probe->program, out);
 	hspmd_probe_close(&twice);
@@ -483,7 +490,7 @@ static int find_gathers(struct build *b, bool *gathers)
 	*gathers = false;
 	if (!passes)
 		return hspmd_fail_memory(b->err, "probing a model's work");
-	int status = hspmd_probe_work(b->gathered[TENSOR].program, passes, b->err);
+	int status = hspmd_probe_work(b->gathered[TENSOR].program, NULL, passes, b->err);
 	for (int k = 0; k < 2 * b->facts->kind_count; k++)
 		*gathers |= hspmd_facts_messages_bytes(&passes[k / 2][k % 2].messages, HSPMD_FACTS_GATHERED) > 0;
 	free(passes);

@@ -120,9 +120,23 @@ static bool divides_heads(const struct hspmd_annotation *a)
 	return false;
 }
 
-/* Parts of a sum are reduced, parts of a sequence are gathered. types: an equal graph, whose elements count. */
+/* Returns true if the program's devices gather parts of a tensor's sequence. */
+static bool gathers(const struct hspmd_program *p, int tensor)
+{
+	for (size_t i = 0; i < p->spmd->node_count; i++) {
+		const struct hspmd_spmd_node *n = &p->spmd->nodes[i];
+		const struct hspmd_value *from = n->op < 0 ? &p->spmd->values[n->in[0]] : NULL;
+		if (from && from->tensor == tensor && !hspmd_annotation_is_partial(from->annotation) && !divides_heads(from->annotation) &&
+		    !is_local(n->transfer))
+			return true;
+	}
+	return false;
+}
+
+/* Parts of a sum are reduced, parts of a sequence are gathered. types: an equal graph, whose elements count; other: a program that divides
+ * the sequence of the same graph for another reason; NULL: there is none. */
 static void add_messages(const struct hspmd_program *p, const struct hspmd_spmd_node *n, const struct hspmd_graph *types,
-                         struct hspmd_facts_messages *to)
+                         const struct hspmd_program *other, struct hspmd_facts_messages *to)
 {
 	const struct hspmd_value *from = &p->spmd->values[n->in[0]];
 	const struct hspmd_tensor *t = &p->graph->tensors[from->tensor];
@@ -137,6 +151,7 @@ static void add_messages(const struct hspmd_program *p, const struct hspmd_spmd_
 		return;
 	struct hspmd_facts_tensors one = { .kind = kind, .count = 1, .bytes = bytes };
 	one.by_share = divides_heads(sum ? p->spmd->values[n->out[0]].annotation : from->annotation);
+	one.by_all = other && !sum && !one.by_share && gathers(other, from->tensor);
 	if (rows || reader) {
 		one.experts = rows ? (int)rows->count : reader->attr.experts;
 		one.per_token = rows ? rows->per_token : reader->attr.experts_per_token;
@@ -171,7 +186,8 @@ static int layer_of_messages(const struct hspmd_program *p, const struct hspmd_s
 	return sum && made_in[n->in[0]] >= 0 ? made_in[n->in[0]] : n->layer;
 }
 
-int hspmd_probe_work(const struct hspmd_program *p, struct hspmd_probe_pass (*passes)[2], struct hspmd_error *err)
+int hspmd_probe_work(const struct hspmd_program *p, const struct hspmd_program *other, struct hspmd_probe_pass (*passes)[2],
+                     struct hspmd_error *err)
 {
 	int *made_in = layers_of_values(p, err);
 	if (!made_in)
@@ -181,7 +197,7 @@ int hspmd_probe_work(const struct hspmd_program *p, struct hspmd_probe_pass (*pa
 		if (n->op >= 0)
 			add_operator(p, n, &passes[n->layer][n->backward]);
 		else
-			add_messages(p, n, p->graph, &passes[layer_of_messages(p, n, made_in)][n->backward].messages);
+			add_messages(p, n, p->graph, other, &passes[layer_of_messages(p, n, made_in)][n->backward].messages);
 	}
 	free(made_in);
 	return 0;
@@ -249,8 +265,8 @@ static const struct hspmd_spmd_node *reshard_begun(const struct hspmd_program *p
 	return NULL;
 }
 
-int hspmd_probe_again(const struct hspmd_program *p, const struct hspmd_program *recomputed, struct hspmd_probe_pass *passes,
-                      struct hspmd_error *err)
+int hspmd_probe_again(const struct hspmd_program *p, const struct hspmd_program *recomputed, const struct hspmd_program *other,
+                      struct hspmd_probe_pass *passes, struct hspmd_error *err)
 {
 	int *made_in = layers_of_values(recomputed, err);
 	bool *repeated = made_in ? hspmd_calloc(p->graph->op_count + 1, sizeof *repeated) : NULL;
@@ -267,7 +283,8 @@ int hspmd_probe_again(const struct hspmd_program *p, const struct hspmd_program 
 		if (op >= 0)
 			repeated[op] = true;
 		else if (reshard)
-			add_messages(recomputed, reshard, p->graph, &passes[layer_of_messages(recomputed, reshard, made_in)].messages);
+			add_messages(recomputed, reshard, p->graph, other,
+			             &passes[layer_of_messages(recomputed, reshard, made_in)].messages);
 	}
 	for (size_t i = 0; i < p->spmd->node_count; i++) {
 		const struct hspmd_spmd_node *n = &p->spmd->nodes[i];

@@ -114,6 +114,41 @@ static double send_one(struct hspmd_costs *c, const struct hspmd_stage *s, int f
 	              : hspmd_costs_collective(c, s->devices + first, s->device_count / s->context, of->kind, bytes, err);
 }
 
+/* Returns true if all devices of the stage send the message together. */
+static bool is_by_all(const struct hspmd_stage *s, const struct hspmd_facts_tensors *of)
+{
+	return of->by_all && s->sequence_parallel && s->context > 1 && s->device_count > s->context;
+}
+
+/* Seconds in which all devices of the stage gather their parts of the sequence. -1 with err. */
+static double gather_by_all(struct hspmd_costs *c, const struct hspmd_stage *s, double bytes, struct hspmd_error *err)
+{
+	int n = s->device_count, tp = n / s->context;
+	double *parts = hspmd_calloc((size_t)n, sizeof *parts);
+	for (int i = 0; parts && i < n; i++)
+		parts[i] = bytes * hspmd_stage_context_share(s, i) / tp;
+	double seconds = parts ? hspmd_costs_gather(c, s->devices, 1, n, parts, err) : hspmd_fail_memory(err, "predicting a stage");
+	free(parts);
+	return seconds;
+}
+
+/* Seconds of what all devices of the stage gather together in one pass. -1 with err. */
+static double gathering_by_all(struct hspmd_costs *c, const struct hspmd_stage *s, int micro_batch, enum stage_pass pass,
+                               struct hspmd_error *err)
+{
+	double seconds = 0;
+	for (int l = s->layers[0]; l < s->layers[1]; l++) {
+		const struct hspmd_facts_messages *m = messages_of(c, s, l, pass);
+		for (int i = 0; i < m->count; i++) {
+			double each = is_by_all(s, &m->of[i]) ? gather_by_all(c, s, micro_batch * m->of[i].bytes, err) : 0;
+			if (each < 0)
+				return -1;
+			seconds += m->of[i].count * each;
+		}
+	}
+	return seconds;
+}
+
 /* Seconds of all messages of a layer in that group; `scale`: samples of a micro-batch. -1 with err. */
 static double send_all(struct hspmd_costs *c, const struct hspmd_stage *s, int first, const struct hspmd_facts_messages *of, double scale,
                        struct hspmd_error *err)
@@ -122,8 +157,9 @@ static double send_all(struct hspmd_costs *c, const struct hspmd_stage *s, int f
 	for (int i = 0; i < of->count; i++) {
 		const struct hspmd_facts_tensors *tensors = &of->of[i];
 		double bytes = scale * tensors->bytes;
-		double each =
-		        tensors->experts ? send_experts(c, s, first, tensors, bytes, err) : send_one(c, s, first, tensors, bytes, err);
+		double each = is_by_all(s, tensors) ? 0
+		              : tensors->experts    ? send_experts(c, s, first, tensors, bytes, err)
+		                                    : send_one(c, s, first, tensors, bytes, err);
 		if (each < 0)
 			return -1;
 		sum += tensors->count * each;
@@ -189,7 +225,9 @@ static double send_in_context(struct hspmd_costs *c, const struct hspmd_stage *s
 	for (int which = 0; which < s->device_count / s->context; which++) {
 		double sum = 0, bytes = micro_batch * hspmd_stage_share(s, which);
 		for (int i = 0; i < of->count; i++) {
-			double each = send_between_groups(c, s, which, of->of[i].kind, bytes * of->of[i].bytes, err);
+			double each = is_by_all(s, &of->of[i])
+			                      ? 0
+			                      : send_between_groups(c, s, which, of->of[i].kind, bytes * of->of[i].bytes, err);
 			if (each < 0)
 				return -1;
 			sum += of->of[i].count * each;
@@ -222,7 +260,8 @@ static double messages(struct hspmd_costs *c, const struct hspmd_stage *s, int m
 {
 	double summed = sums ? communication(c, s, micro_batch, pass, per_byte, err) : 0;
 	double gathered = s->context > 1 ? gathering(c, s, micro_batch, pass, err) : 0;
-	return summed < 0 || gathered < 0 ? -1 : summed + gathered;
+	double by_all = s->context > 1 && s->sequence_parallel ? gathering_by_all(c, s, micro_batch, pass, err) : 0;
+	return summed < 0 || gathered < 0 || by_all < 0 ? -1 : summed + gathered + by_all;
 }
 
 /* Seconds of a layer's pass on device `which`, without messages. */
