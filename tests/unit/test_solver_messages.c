@@ -249,6 +249,20 @@ static void unequal_heads_are_gathered_as_programs_do(void **state)
 	assert_int_equal(off, 0);
 }
 
+/* Router logits are gathered over whole samples: in one message of all devices of a stage, which has more latency than one of a
+ * tensor-parallel group and one of a context group. */
+static void all_devices_gather_in_one_message(void **state)
+{
+	(void)state;
+	struct drawn d = { .model = models[2], .kind = "cuda" };
+	snprintf(d.cluster, sizeof d.cluster, CLUSTER, d.kind, 1e-4, 1.0);
+	snprintf(d.plan, sizeof d.plan,
+	         "{\"format\":\"hspmd-plan-1\",\"global_batch\":2,\"micro_batch\":1,\"seq_len\":%d,\"schedule\":\"1f1b\",\"pipelines\":[{"
+	         "\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"a:0-3\"],\"sequence_parallel\":true,\"context\":2}]}]}",
+	         SEQ_LEN);
+	assert_true(is_predicted(&d));
+}
+
 /* Gradients of the weights with which experts' results are summed are small beside those of hidden states: of the same kind, but where
  * latency rules four devices sum them otherwise. */
 static void sizes_of_messages_count(void **state)
@@ -298,6 +312,7 @@ int main(void)
 		                            cmocka_unit_test(small_sums_of_parts_take_fewer_rounds),
 		                            cmocka_unit_test(sizes_of_messages_count),
 		                            cmocka_unit_test(unequal_heads_are_gathered_as_programs_do),
+		                            cmocka_unit_test(all_devices_gather_in_one_message),
 		                            cmocka_unit_test(parts_of_layers_are_exchanged_apart) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
