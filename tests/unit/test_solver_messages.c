@@ -229,8 +229,8 @@ static void small_sums_of_parts_take_fewer_rounds(void **state)
 	assert_int_equal(off, 0);
 }
 
-/* OLMo 2's norms span the heads of a group, of which devices gather unequal parts: at once, or evenly after one has given others what is too
- * much, whichever is faster. */
+/* OLMo 2's norms span the heads of a group, of which devices gather unequal parts: at once, or evenly after one has given others what is
+ * too much, whichever is faster. */
 static void unequal_heads_are_gathered_as_programs_do(void **state)
 {
 	static const char *const ratios[] = { "5,1,1,1", "1,3,3,1", "2,2,1,3" };
