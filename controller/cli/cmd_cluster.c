@@ -158,8 +158,8 @@ static int run(const struct cluster_options *o, struct hspmd_error *err)
 	bool munge = false;
 	int rc = 0;
 	/* Query slurmctld only if necessary. */
-	if (!o->munge && access(MUNGED, F_OK) < 0)
-		(void)hspmd_slurm_munge_socket(&socket, &munge, err);
+	if (!o->munge && access(MUNGED, F_OK) < 0 && hspmd_slurm_munge_socket(&socket, &munge, err))
+		return hspmd_error_prefix(err, "munged's socket is not %s; asking Slurm for it (--munge-socket names one)", MUNGED);
 	json_t *(*ask)(const char *, const char *, json_t *, double, struct hspmd_error *) =
 	        o->nodes ? hspmd_ctld_query_quote : hspmd_ctld_query;
 	json_t *answer = ask(o->where, o->munge ? o->munge : socket, make_ask(o), o->timeout, err);

@@ -128,18 +128,28 @@ static void collect(int fd, double deadline, char *text, size_t size)
 	text[used] = '\0';
 }
 
-static int await_child(pid_t child, double deadline)
+/* Returns the child's exit status; -1: it did not exit by itself in time. */
+static int await_child(pid_t child, int end, double deadline)
 {
-	int status;
-	while (waitpid(child, &status, WNOHANG) == 0) {
+	int status = 0;
+	pid_t ended;
+	while (!(ended = waitpid(child, &status, WNOHANG))) {
 		if (hspmd_now() > deadline) {
-			kill(child, SIGTERM);
+			kill(child, end);
 			waitpid(child, &status, 0);
 			return -1;
 		}
 		usleep(20000);
 	}
-	return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+	return ended == child && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+int hspmd_slurm_await_output(pid_t child, int fd, int end, double wait_s, char *text, size_t size)
+{
+	double deadline = hspmd_now() + wait_s;
+	collect(fd, deadline, text, size);
+	close(fd);
+	return await_child(child, end, deadline);
 }
 
 int hspmd_slurm_run_command(const struct hspmd_slurm_argv *w, double wait_s, char *text, size_t size, struct hspmd_error *err)
@@ -168,10 +178,7 @@ int hspmd_slurm_run_command(const struct hspmd_slurm_argv *w, double wait_s, cha
 		errno = failed;
 		return hspmd_fail_errno(err, "%s cannot be started", command[0]);
 	}
-	double deadline = hspmd_now() + wait_s;
-	collect(ends[0], deadline, text, size);
-	close(ends[0]);
-	int status = await_child(child, deadline);
+	int status = hspmd_slurm_await_output(child, ends[0], SIGTERM, wait_s, text, size);
 	return status < 0 ? hspmd_fail(err, "%s did not end within %.0f s", command[0], wait_s) : status;
 }
 

@@ -4,6 +4,7 @@
 #define HSPMD_SLURM_COMMAND_H
 
 #include <stddef.h>
+#include <sys/types.h>
 
 #include "common/error.h"
 #include "controller/slurm/job.h"
@@ -27,6 +28,9 @@ void hspmd_slurm_same_resources(struct hspmd_slurm_argv *w, const struct hspmd_s
 /* Runs the command and puts its output into text. Blocks for at most about wait_s. Returns its exit status, or -1 and err if it could not
  * be run, or was killed because it did not end in time. */
 int hspmd_slurm_run_command(const struct hspmd_slurm_argv *w, double wait_s, char *text, size_t size, struct hspmd_error *err);
+/* Puts what a child writes to the pipe `fd`, which is closed, into text, and waits for its end. Blocks for at most about wait_s; then the
+ * child gets the signal `end`. Returns its exit status, or -1 if it did not exit in time. */
+int hspmd_slurm_await_output(pid_t child, int fd, int end, double wait_s, char *text, size_t size);
 /* Returns the last error message in the output of a command, or the first line if no line is one. Cuts text into lines. */
 const char *hspmd_slurm_error_line(char *text);
 

@@ -2,25 +2,90 @@
 #include "controller/slurm/libslurm_internal.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <slurm/slurm_errno.h>
 
+#include "controller/slurm/command.h"
 #include "controller/slurm/job.h"
 
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+#define TRY_S 90.0 /* in a configless cluster libslurm asks slurmctld, several times */
 
-static void start(void)
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static bool initialised;
+
+static void end_at_once(void)
 {
+	_exit(EXIT_FAILURE);
+}
+
+/* In a child, whose standard error is `to`. */
+static void try(int to)
+{
+	/* The last handler that is registered is called first: neither those of the parent are called, nor are its buffers written. */
+	if (atexit(end_at_once) || dup2(to, STDERR_FILENO) < 0)
+		_exit(EXIT_FAILURE);
 	slurm_init(NULL);
+	_exit(EXIT_SUCCESS);
+}
+
+/* What follows `kind` in the first line that has it; NULL: none. Cuts text. */
+static const char *said(char *text, const char *kind)
+{
+	char *words = strstr(text, kind);
+	if (!words)
+		return NULL;
+	words += strlen(kind);
+	char *rest = words + strcspn(words, "\n");
+	*rest = '\0';
+	return words;
+}
+
+/* slurm_init() ends the process if it finds no configuration, one with a mistake, or one that names a plugin that cannot be loaded, and the
+ * places where it looks differ from one release and site to the next. So a child calls it first. */
+static int try_in_child(struct hspmd_error *err)
+{
+	const char *file = getenv("SLURM_CONF");
+	char text[4096];
+	int ends[2];
+	if (file && access(file, R_OK)) /* for which libslurm would wait a minute */
+		return hspmd_fail_errno(err, "Slurm's configuration, which SLURM_CONF names: %s", file);
+	if (pipe2(ends, O_CLOEXEC))
+		return hspmd_fail_errno(err, "initialising libslurm: pipe");
+	pid_t child = fork();
+	if (!child)
+		try(ends[1]);
+	close(ends[1]);
+	if (child < 0) {
+		close(ends[0]);
+		return hspmd_fail_errno(err, "initialising libslurm: fork");
+	}
+	if (!hspmd_slurm_await_output(child, ends[0], SIGKILL, TRY_S, text, sizeof text))
+		return 0;
+	/* It ends with the consequence, and begins with the cause. */
+	const char *end = said(text, "fatal: "), *first = said(text, "error: ");
+	return hspmd_fail(
+	        err,
+	        "libslurm cannot use Slurm's configuration%s%s: %s%s%s%s; hspmd needs a machine where scontrol works, and SLURM_CONF "
+	        "if slurm.conf is not in its usual place",
+	        file ? " in " : "", file ? file : "", end ? end : "it does not say why", first ? " (" : "", first ? first : "",
+	        first ? ")" : "");
 }
 
 int hspmd_slurm_init(struct hspmd_error *err)
 {
-	if (pthread_once(&once, start))
-		return hspmd_fail(err, "libslurm cannot be initialised");
-	return 0;
+	pthread_mutex_lock(&lock);
+	int rc = initialised ? 0 : try_in_child(err);
+	if (!rc && !initialised)
+		slurm_init(NULL);
+	initialised = !rc;
+	pthread_mutex_unlock(&lock);
+	return rc;
 }
 
 slurm_conf_t *hspmd_slurm_load_conf(struct hspmd_error *err)

@@ -12,7 +12,8 @@
 #define slurm_free_ctl_conf slurm_free_conf
 #endif
 
-/* Initialises libslurm, once per process. To be called before any other function of libslurm. */
+/* Initialises libslurm, unless that has been done. To be called before any other function of libslurm. Forks; blocks for up to 90 s.
+ * -1 and err: there is no configuration, or libslurm cannot use it; a later call tries again. Thread-safe. */
 int hspmd_slurm_init(struct hspmd_error *err);
 /* Returns slurmctld's configuration, which the caller frees with slurm_free_ctl_conf(). An RPC. NULL and err. */
 slurm_conf_t *hspmd_slurm_load_conf(struct hspmd_error *err);

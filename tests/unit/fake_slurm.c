@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <slurm/slurm_errno.h>
@@ -23,9 +24,15 @@ static int fails(int error)
 	return SLURM_ERROR;
 }
 
+/* As libslurm: a failure ends the process, with what exit() does. */
 void slurm_init(const char *conf)
 {
 	(void)conf;
+	fake_slurm.initialised++;
+	if (fake_slurm.init_error)
+		fprintf(stderr, "test: error: no such file\ntest: fatal: %s\n", fake_slurm.init_error);
+	if (fake_slurm.init_error)
+		exit(1);
 }
 
 char *slurm_strerror(int number)

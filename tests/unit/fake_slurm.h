@@ -13,6 +13,8 @@ struct fake_slurm {
 	int jobs_error, nodes_error, partitions_error, conf_error; /* 0: the call succeeds */
 	int update_error[2];                                       /* of the first and the second update */
 	int kill_error;
+	const char *init_error; /* what libslurm says before it ends the process; NULL: it can be initialised */
+	int initialised;        /* calls of slurm_init() by this process */
 	int asked; /* number of loads of jobs, nodes and partitions */
 
 	struct {

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,6 +27,42 @@ static struct hspmd_slurm_job *load(job_info_t *info)
 	struct hspmd_slurm_job *j = hspmd_slurm_job_load(info->job_id, &err);
 	assert_non_null(j);
 	return j;
+}
+
+/* libslurm would end this process. To be called before anything else initialises it. */
+static void without_configuration(void **state)
+{
+	char printed[64], *const nodes[] = { "n0" };
+	size_t size;
+	(void)state;
+	fake_slurm_reset();
+	fake_slurm.init_error = "Could not establish a configuration source";
+	FILE *out = tmpfile();
+	assert_non_null(out);
+	fputs("once", out); /* what this process has buffered, the child must not write */
+	for (int i = 0; i < 2; i++) {
+		assert_null(hspmd_slurm_job_load(7, &err));
+		assert_non_null(
+		        strstr(err.text, "Slurm's configuration: Could not establish a configuration source (no such file); hspmd needs"));
+	}
+	setenv("SLURM_CONF", "/none/slurm.conf", 1);
+	assert_int_equal(hspmd_slurm_job_shrink(7, nodes, 1, &err), -1);
+	assert_non_null(strstr(err.text, "which SLURM_CONF names: /none/slurm.conf: No such file or directory"));
+	setenv("SLURM_CONF", "/dev/null", 1);
+	assert_int_equal(hspmd_slurm_job_shrink(7, nodes, 1, &err), -1);
+	assert_non_null(strstr(err.text, "configuration in /dev/null: "));
+	unsetenv("SLURM_CONF");
+	assert_int_equal(fake_slurm.initialised, 0);
+	fflush(out);
+	rewind(out);
+	size = fread(printed, 1, sizeof printed, out);
+	assert_int_equal(size, strlen("once"));
+	fclose(out);
+	/* It is there now. */
+	fake_slurm_reset();
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(hspmd_slurm_job_requeue(7, &err), 0);
+	assert_int_equal(fake_slurm.initialised, 1);
 }
 
 static void a_job(void **state)
@@ -332,6 +369,7 @@ static void options_of_srun(void **state)
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(without_configuration), /* first */
 		cmocka_unit_test(a_job),
 		cmocka_unit_test(states),
 		cmocka_unit_test(gres),
