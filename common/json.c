@@ -185,13 +185,26 @@ static void expected(const struct hspmd_json *at, const char *what)
 		put(&t, ", but it is missing");
 	} else if (json_is_object(at->value)) {
 		put(&t, ", got an object");
+	} else if (json_is_array(at->value) && !json_array_size(at->value)) {
+		put(&t, ", got an empty array");
 	} else if (json_is_array(at->value)) {
-		put(&t, ", got an array");
+		put(&t, ", got an array of %zu", json_array_size(at->value));
 	} else {
 		put(&t, ", got ");
 		put_quoted(&t, at->value);
 	}
 	fail_at(at, NULL, message);
+}
+
+int hspmd_json_fail_value(const struct hspmd_json *at, const char *fmt, ...)
+{
+	char what[HSPMD_ERROR_MAX];
+	va_list ap;
+	va_start(ap, fmt);
+	vsnprintf(what, sizeof what, fmt, ap);
+	va_end(ap);
+	expected(at, what);
+	return -1;
 }
 
 /* ---- members */
@@ -266,15 +279,14 @@ bool hspmd_json_expect_array(struct hspmd_json *at, size_t min, size_t max)
 		return true;
 	char what[96];
 	if (min == max)
-		snprintf(what, sizeof what, "an array of %zu", min);
+		snprintf(what, sizeof what, "an array of %zu element%s", min, min == 1 ? "" : "s");
+	else if (max == SIZE_MAX && min)
+		snprintf(what, sizeof what, "an array of at least %zu element%s", min, min == 1 ? "" : "s");
 	else if (max == SIZE_MAX)
-		snprintf(what, sizeof what, min ? "an array of at least %zu" : "an array", min);
+		snprintf(what, sizeof what, "an array");
 	else
-		snprintf(what, sizeof what, "an array of %zu..%zu", min, max);
-	if (json_is_array(at->value))
-		hspmd_json_fail(at, "expected %s, got %zu elements", what, n);
-	else
-		expected(at, what);
+		snprintf(what, sizeof what, "an array of %zu..%zu elements", min, max);
+	expected(at, what);
 	at->value = NULL;
 	return false;
 }
@@ -310,12 +322,17 @@ static bool whole(const json_t *value, int64_t *out)
 	return true;
 }
 
+bool hspmd_json_int_within(const struct hspmd_json *at, int64_t min, int64_t max, int64_t *out)
+{
+	return at->value && whole(at->value, out) && *out >= min && *out <= max;
+}
+
 int64_t hspmd_json_int_value(struct hspmd_json *at, int64_t min, int64_t max)
 {
 	int64_t got = 0;
 	if (at->doc->failed)
 		return 0;
-	if (at->value && whole(at->value, &got) && got >= min && got <= max)
+	if (hspmd_json_int_within(at, min, max, &got))
 		return got;
 	char what[96];
 	bool number = json_is_number(at->value);

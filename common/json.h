@@ -85,6 +85,8 @@ int hspmd_json_enum_or(struct hspmd_json *obj, const char *key, const char *cons
 size_t hspmd_json_length(const struct hspmd_json *array);
 struct hspmd_json hspmd_json_at(const struct hspmd_json *array, size_t index);
 int64_t hspmd_json_int_value(struct hspmd_json *at, int64_t min, int64_t max);
+/* The same without an error: returns false if the value is no such integer. */
+bool hspmd_json_int_within(const struct hspmd_json *at, int64_t min, int64_t max, int64_t *out);
 double hspmd_json_number_value(struct hspmd_json *at, double min, double max);
 const char *hspmd_json_string_value(struct hspmd_json *at);
 bool hspmd_json_is_null(const struct hspmd_json *at);
@@ -100,6 +102,8 @@ int hspmd_json_check_keys(struct hspmd_json *obj);
 
 /* Report an error at this place. Always returns -1. The document keeps its first error. */
 int hspmd_json_fail(const struct hspmd_json *at, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* "expected WHAT, got VALUE", or ", but it is missing". -1. */
+int hspmd_json_fail_value(const struct hspmd_json *at, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* The same for "out of memory". */
 int hspmd_json_fail_memory(const struct hspmd_json *at);
 bool hspmd_json_failed(const struct hspmd_json *at);

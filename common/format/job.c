@@ -115,42 +115,45 @@ static int read_weighted(struct hspmd_job *j, struct hspmd_json *all)
 	return hspmd_json_failed(all) ? -1 : 0;
 }
 
-static const char *const auto_lengths[] = { "auto", NULL };
-
-/* Adds seq_len unless it is listed. Reads nothing if seq_len is wrong. */
-static int read_lengths(struct hspmd_job *j, struct hspmd_json *data)
+/* Adds seq_len unless it is listed. */
+static int read_list_of_lengths(struct hspmd_job *j, const struct hspmd_json *data, struct hspmd_json *all)
 {
-	struct hspmd_json ends = hspmd_json_any(data, "lengths"), mix = hspmd_json_any(data, "mix_lengths"), all = { 0 };
-	int before = hspmd_json_mistakes(data);
-	j->mix_lengths = hspmd_json_bool_or(data, "mix_lengths", false);
-	if (j->mix_lengths && !ends.value)
-		return hspmd_json_fail(&mix, "expected lengths beside it: those that a step mixes");
-	if (json_is_string(ends.value))
-		j->lengths_auto = hspmd_json_enum(data, "lengths", auto_lengths) == 0 && hspmd_json_mistakes(data) == before;
-	else
-		all = hspmd_json_array_or_none(data, "lengths", 1, LENGTHS_MAX);
-	size_t n = all.value ? hspmd_json_length(&all) : 0;
-	if ((!n && !j->lengths_auto) || !j->seq_len || hspmd_json_failed(data))
-		return hspmd_json_failed(data) ? -1 : 0;
-	if (!j->documents)
-		return hspmd_json_fail(&ends, "expected document_end beside it: documents are grouped by length");
-	if (j->lengths_auto)
-		return 0;
+	size_t n = hspmd_json_length(all);
 	j->lengths = hspmd_calloc(n + 1, sizeof *j->lengths);
 	if (!j->lengths)
 		return hspmd_json_fail_memory(data);
 	for (size_t i = 0; i < n; i++) {
-		struct hspmd_json one = hspmd_json_at(&all, i);
-		int64_t least = i ? j->lengths[i - 1] + 1 : 1;
-		if (least > j->seq_len)
-			return hspmd_json_fail(&one, "expected no length after seq_len");
-		j->lengths[j->length_count++] = hspmd_json_int_value(&one, least, j->seq_len);
-		if (hspmd_json_mistakes(data) > before) /* those after it may only follow from it */
-			return -1;
+		struct hspmd_json one = hspmd_json_at(all, i);
+		int64_t before = i ? j->lengths[i - 1] : 0, length;
+		/* Mistakes in those after it may only follow from it. */
+		if (before == j->seq_len)
+			return hspmd_json_fail_value(&one, "no length behind that of seq_len, %" PRId64, before);
+		if (!hspmd_json_int_within(&one, before + 1, j->seq_len, &length))
+			return hspmd_json_fail_value(&one, "%" PRId64 "..%" PRId64 " (lengths ascend, up to seq_len)", before + 1,
+			                             j->seq_len);
+		j->lengths[j->length_count++] = length;
 	}
 	if (j->lengths[j->length_count - 1] != j->seq_len)
 		j->lengths[j->length_count++] = j->seq_len;
 	return 0;
+}
+
+/* Reads nothing if seq_len is wrong. */
+static int read_lengths(struct hspmd_job *j, struct hspmd_json *data)
+{
+	struct hspmd_json all = hspmd_json_any(data, "lengths"), mix = hspmd_json_any(data, "mix_lengths");
+	size_t n = json_array_size(all.value);
+	j->mix_lengths = hspmd_json_bool_or(data, "mix_lengths", false);
+	if (j->mix_lengths && !all.value)
+		return hspmd_json_fail(&mix, "expected lengths beside it: those that a step mixes");
+	if (!all.value || hspmd_json_failed(data))
+		return hspmd_json_failed(data) ? -1 : 0;
+	j->lengths_auto = json_is_string(all.value) && !strcmp(json_string_value(all.value), "auto");
+	if (!j->lengths_auto && (n < 1 || n > LENGTHS_MAX))
+		return hspmd_json_fail_value(&all, "\"auto\", or an array of 1..%d lengths, ascending and up to seq_len", LENGTHS_MAX);
+	if (!j->documents)
+		return hspmd_json_fail(&all, "expected document_end or documents beside it: documents are grouped by length");
+	return j->lengths_auto || !j->seq_len ? 0 : read_list_of_lengths(j, data, &all);
 }
 
 /* `kind` is false if data.kind is wrong. */
@@ -473,7 +476,7 @@ static json_t *data_json(const struct hspmd_job *j)
 			bad |= json_array_append_new(lengths, json_integer(j->lengths[i]));
 		bad |= json_object_set_new(o, "lengths", lengths);
 	} else if (j->lengths_auto) {
-		bad |= json_object_set_new(o, "lengths", json_string(auto_lengths[0]));
+		bad |= json_object_set_new(o, "lengths", json_string("auto"));
 	}
 	if (j->mix_lengths)
 		bad |= json_object_set_new(o, "mix_lengths", json_true());

@@ -80,7 +80,7 @@ static void names_what_is_wrong(void **state)
 	expect_error("f.json: s: expected a string that is not empty, got \"\"");
 	root = parse("{\"o\": []}");
 	hspmd_json_object(&root, "o");
-	expect_error("f.json: o: expected an object, got an array");
+	expect_error("f.json: o: expected an object, got an empty array");
 	root = parse("{\"w\": \"no\\nde\"}");
 	hspmd_json_enum(&root, "w", words);
 	expect_error("f.json: w: expected \"node\", \"cluster\" or \"rack\", got \"no\\nde\"");
@@ -92,14 +92,14 @@ static void names_what_is_wrong(void **state)
 	expect_error("f.json: rate: expected a number above 0 and at most 10, but it is missing");
 	root = parse("{\"a\": [1]}");
 	hspmd_json_array(&root, "a", 2, 2);
-	expect_error("f.json: a: expected an array of 2, got 1 elements");
+	expect_error("f.json: a: expected an array of 2 elements, got an array of 1");
 	root = parse("{\"a b\": {\"c\": true}}");
 	struct hspmd_json odd = hspmd_json_object(&root, "a b");
 	hspmd_json_int(&odd, "c", 0, 1);
 	expect_error("f.json: [\"a b\"].c: expected an integer in 0..1, got true");
 	root = parse("[]");
 	hspmd_json_int(&root, "c", 0, 1);
-	expect_error("f.json: expected an object, got an array");
+	expect_error("f.json: expected an object, got an empty array");
 }
 
 static void keeps_the_first_error(void **state)

@@ -84,16 +84,16 @@ static const struct edit edits[] = {
 	{ "\"name\": \"head\", ", "", "p.json: layers[2].name: expected a string that is not empty, but it is missing" },
 	{ "[[0, 2]]", "[[0, 3]]", "p.json: tied[0][1]: expected 0..2, got 3" },
 	{ "[[0, 2]]", "[[2, 2]]", "p.json: tied[0]: a layer cannot be tied to itself" },
-	{ "[[0, 2]]", "[0, 2]", "p.json: tied[0]: expected an array of 2, got 0" },
-	{ "[0.0004, 0.0074, 0]", "[0.0004, 0.0074]", "p.json: times[0].forward_s: expected an array of 3, got 2 elements" },
+	{ "[[0, 2]]", "[0, 2]", "p.json: tied[0]: expected an array of 2 elements, got 0" },
+	{ "[0.0004, 0.0074, 0]", "[0.0004, 0.0074]", "p.json: times[0].forward_s: expected an array of 3 elements, got an array of 2" },
 	{ "[0.0004, 0.0074, 0]", "[0.0004, 0.0074, -1]", "p.json: times[0].forward_s[2]: expected a number of at least 0" },
 	{ "[0.0004, 0.0074, 0]", "[0.0004, 0.0074, null]", "p.json: times[0].forward_s[2]: expected a number of at least 0" },
 	{ "[0.0004, 0.0074, 0]", "[0, 0, 0]", "p.json: times[0].forward_s: no layer takes any time" },
-	{ "[0.0004, 0.0074, 0]", "null", "p.json: times[0].forward_s: expected an array of 3, but it is missing" },
+	{ "[0.0004, 0.0074, 0]", "null", "p.json: times[0].forward_s: expected an array of 3 elements, but it is missing" },
 	{ "[0.001, null, 0.02]", "[0.001, NaN, 0.02]", "p.json: line" },
 	{ "\"tp\": 2", "\"tp\": 0", "p.json: times[1].tp: expected 1..65536, got 0" },
 	{ "\"tp\": 2", "\"tp\": 1", "p.json: times: there are two entries for V100 with tp 1 and micro_batch 2" },
-	{ "\"times\"", "\"timse\"", "p.json: times: expected an array of 1..65536, but it is missing" },
+	{ "\"times\"", "\"timse\"", "p.json: times: expected an array of 1..65536 elements, but it is missing" },
 };
 
 static void refuses(void **state)
