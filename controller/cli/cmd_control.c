@@ -34,17 +34,37 @@ struct control {
 
 enum { OPT_JSON = 256, OPT_WATCH, OPT_NODES, OPT_TIMEOUT, OPT_FOLLOW, OPT_STEPS, OPT_HELP };
 
-static const struct option long_options[] = {
-	{ "json", no_argument, NULL, OPT_JSON },         { "watch", optional_argument, NULL, OPT_WATCH },
-	{ "nodes", required_argument, NULL, OPT_NODES }, { "timeout", required_argument, NULL, OPT_TIMEOUT },
-	{ "follow", no_argument, NULL, OPT_FOLLOW },     { "steps", required_argument, NULL, OPT_STEPS },
-	{ "help", no_argument, NULL, OPT_HELP },         { NULL, 0, NULL, 0 },
+/* Each option, and the commands that have it; NULL: all. */
+static const struct {
+	struct option option;
+	const char *commands;
+} all_options[] = {
+	{ { "json", no_argument, NULL, OPT_JSON }, NULL },
+	{ { "timeout", required_argument, NULL, OPT_TIMEOUT }, NULL },
+	{ { "watch", optional_argument, NULL, OPT_WATCH }, "status" },
+	{ { "follow", no_argument, NULL, OPT_FOLLOW }, "events" },
+	{ { "nodes", required_argument, NULL, OPT_NODES }, "shrink" },
+	{ { "steps", required_argument, NULL, OPT_STEPS }, "trace" },
+	{ { "help", no_argument, NULL, OPT_HELP }, NULL },
 };
+#define OPTIONS (sizeof all_options / sizeof *all_options)
+
+/* Those of a command; getopt_long() refuses the others. */
+static void list_options(const char *command, struct option list[OPTIONS + 1])
+{
+	size_t n = 0;
+	for (size_t i = 0; i < OPTIONS; i++)
+		if (!all_options[i].commands || !strcmp(all_options[i].commands, command))
+			list[n++] = all_options[i].option;
+	list[n] = (struct option){ NULL, 0, NULL, 0 };
+}
 
 /* positional: number of words; 2 means a count before the job. */
 static int parse(int argc, char **argv, struct control *c, int positional)
 {
+	struct option long_options[OPTIONS + 1];
 	int opt, bad = 0;
+	list_options(c->command, long_options);
 	c->timeout = c->timeout > 0 ? c->timeout : RESIZE_S;
 	c->every = 2;
 	while ((opt = getopt_long(argc, argv, "h", long_options, NULL)) != -1) {
@@ -79,6 +99,8 @@ static int parse(int argc, char **argv, struct control *c, int positional)
 	if (bad)
 		return hspmd_usage_hint(c->command);
 	int have = argc - optind;
+	if (c->names && have == 2)
+		return hspmd_usage_error(c->command, "--nodes and '%s' both say which nodes: expected one of them", argv[optind]);
 	if (positional == 2 && c->names && have == 1)
 		have = 2, c->count = NULL, c->job = argv[optind];
 	else if (positional == 2 && have == 2)
@@ -288,10 +310,8 @@ int hspmd_command_status(int argc, char **argv)
 		      stdout);
 	if (status || c.help)
 		return status;
-	if (!c.job)
-		return hspmd_control_list(c.json);
 	do {
-		status = status_once(&c);
+		status = c.job ? status_once(&c) : hspmd_control_list(c.json);
 		if (!c.watch || status || c.ended)
 			break;
 		putchar('\n');
