@@ -120,7 +120,8 @@ static int parse(int argc, char **argv, struct plan_options *o, struct hspmd_ste
 		{ "current", 0, "PLAN", HSPMD_OPTION_TEXT, &o->current, 0, 0,
 		  "the plan that runs now: the search starts from it, and among plans\nwithin 2 % of the best takes the one that moves the "
 		  "fewest bytes" },
-		{ "time-limit", 0, "S", HSPMD_OPTION_NUMBER, &o->time_limit, 1e-3, 1e9, "return the best plan found in S seconds" },
+		{ "time-limit", 0, "S", HSPMD_OPTION_NUMBER, &o->time_limit, 1e-3, 1e9,
+		  "return the best plan found in S seconds (default: no limit; with\n--job 10 for each of two searches, as in hspmd run)" },
 		{ "policy", 0, "PATH", HSPMD_OPTION_TEXT, &o->policy, 0, 0, "apply the limits of a policy file or folder" },
 		{ "rule", 0, "NAME", HSPMD_OPTION_TEXT, &o->rule, 0, 0, "the rule in it (default: the first that may match you)" },
 		{ "max-nodes", 0, "N", HSPMD_OPTION_INT, &o->max_nodes, 1, INT_MAX, "use at most N nodes" },

@@ -37,6 +37,7 @@
 #include "controller/ctld_client/protocol.h"
 #include "controller/slurm/job.h"
 #include "controller/slurm/srun_args.h"
+#include "controller/solver/job_plan.h"
 #include "controller/solver/sim/predict.h"
 #include "runtime/model/model.h"
 #include "runtime/model/own.h"
@@ -469,7 +470,7 @@ static int live(void *context, bool again)
 		.port = again && !port ? port_before(r) : port,
 		.loopback = !r->slurm,
 		.agent_command = r->agent,
-		.solve_limit_s = 10,
+		.solve_limit_s = HSPMD_JOB_SEARCH_S,
 		.repair_devices = r->opt.repair_from ? (int)r->opt.repair_from : RUN_REPAIR_DEVICES,
 	};
 	int status = run_loop(&o);

@@ -16,6 +16,8 @@ void hspmd_job_search_init(struct hspmd_job_search *s)
 	r->seq_len = (int)job->seq_len;
 	r->precision = job->precision;
 	r->least_nodes = job->elastic.min_nodes;
+	if (!(r->time_limit_s > 0))
+		r->time_limit_s = HSPMD_JOB_SEARCH_S;
 	if (r->limits.max_nodes <= 0 || r->limits.max_nodes > job->elastic.max_nodes)
 		r->limits.max_nodes = job->elastic.max_nodes;
 	/* A job that has trained without a program needs a new plan fast, and is unlikely to need one now. */

@@ -10,6 +10,9 @@
 #include "common/format/job.h"
 #include "controller/solver/solver.h"
 
+/* Limit of each search if the caller has none, so that hspmd plan --job shows the plan that hspmd run begins with. */
+#define HSPMD_JOB_SEARCH_S 10.0
+
 struct hspmd_job_search {
 	/* Borrowed. */
 	const struct hspmd_job *job;
@@ -19,8 +22,8 @@ struct hspmd_job_search {
 	const struct hspmd_step_share
 	        *shares; /* how many steps, with data.mix_lengths samples, have which length; NULL: all have the same */
 	int share_count;
-	/* The caller's limits, time limit (of each search), programs and current plan. hspmd_job_search_init() adds what the job says,
-	 * and each of the other functions sets the caps and programs of its last search. */
+	/* The caller's limits, time limit (of each search; 0: HSPMD_JOB_SEARCH_S), programs and current plan. hspmd_job_search_init() adds
+	 * what the job says, and each of the other functions sets the caps and programs of its last search. */
 	struct hspmd_solve_request request;
 	struct hspmd_runtime_caps possible, whole; /* what the job's plans may be; and with the whole state in every pipeline */
 };

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "controller/solver/job_plan.h"
 #include "tests/unit/solver_inputs.h"
 
 #define TYPE(memory) "\"a\": {\"kind\": \"cpu\", " memory "\"gbytes_per_s\": 20, \"peak_tflops\": {\"fp32\": 0.05}}"
@@ -343,6 +344,19 @@ static void the_best_so_far_is_returned(void **state)
 	hspmd_cluster_destroy(c);
 }
 
+/* hspmd plan and hspmd run find the same plan if neither says for how long they search. */
+static void a_jobs_searches_are_limited(void **state)
+{
+	static const double asked[] = { 0, 3, 1e6 }, given[] = { HSPMD_JOB_SEARCH_S, 3, 1e6 };
+	const struct hspmd_job job = { .global_batch = 8, .seq_len = 64, .elastic = { .min_nodes = 1, .max_nodes = 4 } };
+	(void)state;
+	for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+		struct hspmd_job_search s = { .job = &job, .request = { .time_limit_s = asked[i] } };
+		hspmd_job_search_init(&s);
+		assert_true(s.request.time_limit_s == given[i]);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -354,6 +368,7 @@ int main(void)
 		cmocka_unit_test(the_search_alone_explains_nothing),
 		cmocka_unit_test(interpolation_is_reported),
 		cmocka_unit_test(the_best_so_far_is_returned),
+		cmocka_unit_test(a_jobs_searches_are_limited),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
