@@ -29,6 +29,7 @@
 /* Kinds of refusals, each with a limit on log lines of its own: a flood of one kind does not hide another. */
 enum refusal {
 	REFUSAL_CROWDED,
+	REFUSAL_NOT_YET, /* REFUSAL_CROWDED as long as that is none to warn of */
 	REFUSAL_UNCHECKED,
 	REFUSAL_SILENT,
 	REFUSAL_GARBLED,
@@ -69,6 +70,7 @@ struct hspmd_server {
 	struct hspmd_auth *auth; /* a copy, which the threads that check hellos use */
 	struct hspmd_server_counts counts;
 	struct hspmd_log_limit log_limits[REFUSALS];
+	double crowd_since, crowded; /* first and last refusal for lack of room, with no long time between two */
 	int handles; /* not closed yet */
 	bool closing, paused;
 };
@@ -127,17 +129,33 @@ static void lose(struct hspmd_peer *peer, const char *why)
 		s->o.events.closed(s->o.context, peer, why);
 }
 
+/* Returns true if clients have lacked room for longer than it takes to let in all agents of a large job, which call at one moment. Those
+ * that are refused call again. */
+static bool crowd_lasts(struct hspmd_server *s, double now)
+{
+	if (!(s->crowd_since > 0) || now - s->crowded > s->o.limits.hello_s)
+		s->crowd_since = now;
+	s->crowded = now;
+	return now - s->crowd_since > s->o.limits.hello_s;
+}
+
 static void count_refusal(struct hspmd_server *s, enum refusal kind, const char *from, const char *why)
 {
 	uint64_t dropped;
+	double now = hspmd_now();
+	kind = kind == REFUSAL_CROWDED && !crowd_lasts(s, now) ? REFUSAL_NOT_YET : kind;
 	s->counts.refused++;
-	if (!hspmd_log_limit_allows(&s->log_limits[kind], hspmd_now(), &dropped))
+	if (!hspmd_log_limit_allows(&s->log_limits[kind], now, &dropped))
 		return;
-	const char *what = kind == REFUSAL_CUT ? "closed the connection from" : "refused a connection from";
+	enum hspmd_log_level level = kind == REFUSAL_NOT_YET ? HSPMD_LOG_INFO : HSPMD_LOG_WARNING;
+	const char *what = kind == REFUSAL_CUT       ? "closed the connection from"
+	                   : kind == REFUSAL_NOT_YET ? "no room yet for a connection from"
+	                                             : "refused a connection from";
 	if (dropped)
-		hspmd_warn("%s %s: %s (and %llu more like it since the last such line)", what, from, why, (unsigned long long)dropped);
+		hspmd_log(level, "%s %s: %s (and %llu more like it since the last such line)", what, from, why,
+		          (unsigned long long)dropped);
 	else
-		hspmd_warn("%s %s: %s", what, from, why);
+		hspmd_log(level, "%s %s: %s", what, from, why);
 }
 
 /* Whether the peer receives the reason does not matter. */

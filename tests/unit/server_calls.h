@@ -147,6 +147,21 @@ static inline void log_begin(void)
 	hspmd_log_tee(log_fd);
 }
 
+/* Lines with this word so far. */
+static inline int log_lines(const char *word)
+{
+	char line[1024];
+	int count = 0;
+	FILE *f = fdopen(dup(log_fd), "r");
+	assert_non_null(f);
+	rewind(f);
+	while (fgets(line, sizeof line, f))
+		count += strstr(line, word) != NULL;
+	fclose(f);
+	lseek(log_fd, 0, SEEK_END);
+	return count;
+}
+
 static inline int log_end(void)
 {
 	char text[8192];

@@ -47,6 +47,34 @@ static void end_flood(struct hspmd_stream **calls, int n)
 		hspmd_stream_destroy(calls[i]);
 }
 
+/* All agents of a large job call at one moment, some have no room, and they call again: nothing to warn of, unless that lasts. */
+static void test_a_crowd_at_the_start_is_no_warning(void **state)
+{
+	const struct variant *v = *state;
+	struct hspmd_stream *calls[200];
+	const int many = v->limits->source_strangers + 1;
+	log_begin();
+	for (int i = 0; i < many; i++) {
+		calls[i] = call();
+		expect(calls[i], "challenge", NULL);
+	}
+	expect_refused(calls[0], "too many");
+	end_flood(calls + 1, many - 1);
+	assert_int_equal(log_lines("no room yet for a connection from 127.0.0.1: there are too many"), 1);
+	assert_int_equal(log_lines("warning"), 0);
+	stop();
+	start(v, "127.0.0.1:0", 0, 0.2);
+	for (double until = hspmd_now() + PATIENCE_S; !log_lines("warning: refused a connection from 127.0.0.1: there are too many");) {
+		assert_true(hspmd_now() < until);
+		for (int i = 0; i < many; i++) {
+			calls[i] = call();
+			uv_run(&loop, UV_RUN_NOWAIT);
+		}
+		end_flood(calls, many);
+	}
+	log_end();
+}
+
 /* Others at the caller's own address flood the server. Its hello arrives before more of them are accepted, and it is next to make room. */
 static void test_who_has_answered_is_not_crowded_out(void **state)
 {
@@ -279,6 +307,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		RUN(test_the_silent_keep_nobody_out),
+		RUN(test_a_crowd_at_the_start_is_no_warning),
 		RUN(test_who_has_answered_is_not_crowded_out),
 		RUN(test_a_flood_from_one_address_crowds_out_itself_only),
 		RUN(test_strangers_make_room_for_callers),
