@@ -469,6 +469,7 @@ static int live(void *context, bool again)
 		                     : "cluster",
 		.port = again && !port ? port_before(r) : port,
 		.loopback = !r->slurm,
+		.local_agents = r->slurm ? 0 : r->cluster->node_count,
 		.agent_command = r->agent,
 		.solve_limit_s = HSPMD_JOB_SEARCH_S,
 		.repair_devices = r->opt.repair_from ? (int)r->opt.repair_from : RUN_REPAIR_DEVICES,

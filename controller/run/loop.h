@@ -25,6 +25,7 @@ struct run_loop_options {
 	const char *cluster;      /* Slurm's cluster name, or "local" */
 	int port;                 /* 0: any */
 	bool loopback;
+	int local_agents;                 /* most that call from this machine at one moment */
 	const char *const *agent_command; /* starts an agent; NULL-terminated; "--controller ADDRESSES" is appended */
 	double solve_limit_s;
 	int repair_devices; /* as in run_planning (choose_plan.h) */

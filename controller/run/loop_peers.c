@@ -235,6 +235,8 @@ int loop_open_server(struct loop *l, struct hspmd_error *err)
 		                          .limits = run_peer_limits,
 		                          .events = { on_hello, on_known, on_message, on_gone },
 		                          .context = l };
+	o.limits.source_strangers += l->o->local_agents;
+	o.limits.strangers += l->o->local_agents;
 	l->server = hspmd_server_open(&l->uv, &o, err);
 	json_decref(welcome);
 	return l->server ? 0 : -1;
