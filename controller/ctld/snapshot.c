@@ -178,17 +178,32 @@ static void hold(struct building *b, const struct hspmd_slurm_view_job *j, int e
 		b->holder[j->held[i]] = elastic;
 }
 
+/* What one node of a device type equals. The nodes of a type may be of several kinds, which their controller has measured and Slurm cannot
+ * tell apart: their mean. */
+static double speed_of_type(const struct hspmd_slurm_view *v, const struct ctld_peer *p, const char *type)
+{
+	char of_kind[32];
+	double sum = 0;
+	int count = 0;
+	for (int k = 0; k < p->kind_count; k++) {
+		int node = hspmd_slurm_view_find_node(v, p->kinds[k]);
+		if (node < 0)
+			continue;
+		hspmd_gres_devices(v->nodes[node].gres, of_kind, sizeof of_kind);
+		if (strcmp(of_kind, type) != 0)
+			continue;
+		sum += p->relative_speed[k];
+		count++;
+	}
+	return count ? sum / count : 1;
+}
+
 static void set_relative_speed(struct building *b, int elastic, const struct ctld_peer *p)
 {
 	struct ctld_snapshot *s = b->out;
 	double *relative_speed = s->relative_speed + (size_t)elastic * (size_t)s->snapshot.type_count;
 	for (int t = 0; t < s->snapshot.type_count; t++)
-		relative_speed[t] = 1;
-	for (int k = 0; k < p->kind_count; k++) {
-		int node = hspmd_slurm_view_find_node(b->v, p->kinds[k]);
-		if (node >= 0)
-			relative_speed[s->classes[s->nodes[node].class].type] = p->relative_speed[k];
-	}
+		relative_speed[t] = speed_of_type(b->v, p, s->types[t]);
 	s->elastic[elastic].relative_speed = relative_speed;
 }
 
@@ -462,21 +477,11 @@ static int allocate(struct ctld_snapshot *s, struct building *b)
 
 static double size_of(const struct hspmd_slurm_view *v, const struct ctld_peer *p, const struct hspmd_slurm_view_job *j)
 {
-	char kinds[CTLD_KINDS_MAX][32], type[32];
+	char type[32];
 	double size = 0;
-	for (int k = 0; k < p->kind_count; k++) {
-		int node = hspmd_slurm_view_find_node(v, p->kinds[k]);
-		*kinds[k] = '\0';
-		if (node >= 0)
-			hspmd_gres_devices(v->nodes[node].gres, kinds[k], sizeof kinds[k]);
-	}
 	for (int h = 0; h < j->held_count; h++) {
-		double relative_speed = 1;
 		hspmd_gres_devices(v->nodes[j->held[h]].gres, type, sizeof type);
-		for (int k = 0; k < p->kind_count; k++)
-			if (!strcmp(kinds[k], type))
-				relative_speed = p->relative_speed[k];
-		size += relative_speed;
+		size += speed_of_type(v, p, type);
 	}
 	return size;
 }

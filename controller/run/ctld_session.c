@@ -251,11 +251,11 @@ void run_ctld_session_event(struct run_ctld_session *s, const json_t *event)
 static void compute_scaling(uv_work_t *w)
 {
 	struct run_ctld_session *s = w->data;
-	int most = s->job->elastic.max_nodes < RUN_SCALING_MAX ? s->job->elastic.max_nodes : RUN_SCALING_MAX;
+	s->new_class_count = run_relative_speeds(s->cluster, s->facts, s->job, SCALING_LIMIT_S, s->new_classes, CLASSES_MAX, &s->why);
+	if (s->new_class_count < 0)
+		return;
+	int most = run_scaling_size(s->job->elastic.max_nodes, s->new_classes, s->new_class_count);
 	s->new_count = run_scaling_curve(s->cluster, s->facts, s->job, SCALING_LIMIT_S, s->new_curve, most, &s->why);
-	s->new_class_count =
-	        s->new_count < 0 ? -1
-	                         : run_relative_speeds(s->cluster, s->facts, s->job, SCALING_LIMIT_S, s->new_classes, CLASSES_MAX, &s->why);
 }
 
 static void scaling_done(uv_work_t *w, int status)
@@ -263,7 +263,7 @@ static void scaling_done(uv_work_t *w, int status)
 	struct run_ctld_session *s = w->data;
 	(void)status;
 	s->computing = false;
-	if (s->new_class_count < 0) {
+	if (s->new_class_count < 0 || s->new_count < 0) {
 		hspmd_warn("cannot compute the scaling curve: %s", s->why.text);
 	} else {
 		memcpy(s->curve, s->new_curve, sizeof *s->curve * (size_t)s->new_count);

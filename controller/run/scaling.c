@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "controller/run/scaling.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -154,4 +155,12 @@ int run_relative_speeds(const json_t *cluster, const struct hspmd_model_facts *f
 		count++;
 	}
 	return count;
+}
+
+int run_scaling_size(int max_nodes, const struct run_node_class *classes, int count)
+{
+	double fastest = 1;
+	for (int i = 0; i < count; i++)
+		fastest = fmax(fastest, classes[i].relative_speed);
+	return (int)fmin(ceil(max_nodes * fastest), RUN_SCALING_MAX);
 }

@@ -9,7 +9,7 @@
 #include "common/format/job.h"
 #include "common/format/model_facts.h"
 
-#define RUN_SCALING_MAX 256 /* nodes */
+#define RUN_SCALING_MAX 256 /* nodes of the first class */
 
 /* Nodes with equal devices. */
 struct run_node_class {
@@ -27,6 +27,10 @@ int run_scaling_curve(const json_t *cluster, const struct hspmd_model_facts *fac
  * (16 at most) on which the model fits. Returns their number, at most max; -1 and err. Blocks for long. */
 int run_relative_speeds(const json_t *cluster, const struct hspmd_model_facts *facts, const struct hspmd_job *job, double limit_s,
                         struct run_node_class *classes, int max, struct hspmd_error *err);
+
+/* How many values the curve of a job of at most max_nodes nodes needs: hspmdctld looks up a node of a class as relative_speed nodes of the
+ * first one, and what is beyond the curve's end brings nothing. At most RUN_SCALING_MAX. */
+int run_scaling_size(int max_nodes, const struct run_node_class *classes, int count);
 
 /* Makes a cluster file's value with the first n nodes of one class (and copies of the last, if there are fewer), one node per entry.
  * `devices`: the class, as the entry of such a node has it. New reference; NULL and err. */

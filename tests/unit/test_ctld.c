@@ -190,6 +190,16 @@ static void test_snapshot(void **state)
 	nodes[2].gres = gpu;
 	assert_float_equal(ctld_reference_nodes(&v, &peer), 22, 0);
 	nodes[2].gres = none;
+	/* Of two kinds that Slurm cannot tell apart a node counts as their mean, in what the job holds and in what it may get. */
+	struct ctld_peer two_kinds = peer;
+	strcpy(two_kinds.kinds[0], "n0");
+	strcpy(two_kinds.kinds[1], "n3");
+	two_kinds.relative_speed[0] = 1;
+	struct ctld_snapshot of_two;
+	assert_int_equal(ctld_snapshot_build(&of_two, &v, policy, &two_kinds, 1, node_histories, 1000, NULL, NULL, NULL), 0);
+	assert_float_equal(of_two.elastic[0].relative_speed[of_two.classes[of_two.nodes[4].class].type], 2, 0);
+	assert_float_equal(ctld_reference_nodes(&v, &two_kinds), 6, 0);
+	ctld_snapshot_clear(&of_two);
 	assert_true(s.pending[0].priority > s.elastic[0].priority);
 	assert_true(s.pending[0].preempts);
 	assert_int_equal(s.pending[0].usable[s.nodes[0].class], 1);

@@ -8,6 +8,8 @@
 
 #include <cmocka.h>
 
+#include <limits.h>
+
 #include "controller/run/scaling.h"
 #include "tests/unit/draw.h"
 #include "tests/unit/solver_inputs.h"
@@ -51,6 +53,17 @@ static void test_curve_and_kinds(void **state)
 	json_decref(cluster);
 }
 
+/* Nodes that a job gains may each equal several of those with which it began: the curve must not end where they do. */
+static void test_faster_nodes_are_on_the_curve(void **state)
+{
+	const struct run_node_class slower[] = { { "a", 1 }, { "b", 0.3 } }, faster[] = { { "a", 1 }, { "b", 1.43 }, { "c", 1.2 } };
+	(void)state;
+	assert_int_equal(run_scaling_size(4, slower, 2), 4);
+	assert_int_equal(run_scaling_size(4, faster, 3), 6);
+	assert_int_equal(run_scaling_size(4, faster, 0), 4);
+	assert_int_equal(run_scaling_size(INT_MAX, faster, 3), RUN_SCALING_MAX);
+}
+
 static void test_what_cannot_be_reckoned(void **state)
 {
 	struct hspmd_job job = { .global_batch = 8, .seq_len = 64, .precision = HSPMD_PRECISION_FP32 };
@@ -70,6 +83,7 @@ int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_curve_and_kinds),
+		cmocka_unit_test(test_faster_nodes_are_on_the_curve),
 		cmocka_unit_test(test_what_cannot_be_reckoned),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
