@@ -187,7 +187,9 @@ json_t *hspmd_contact_find(const char *job, const char *cluster, struct hspmd_er
 		char *path = hspmd_asprintf("%s/contact.json", job);
 		json_t *v = path && (!stat(path, &st) || errno != ENOENT) ? read_contact(path, err) : NULL;
 		if (path && !v && !err->text[0])
-			hspmd_fail(err, "no job is running whose output folder this is (it has no contact.json)");
+			hspmd_fail(err, "no job is running whose output folder this is (it has no contact.json); hspmd events and hspmd "
+			                "report show one "
+			                "that has ended");
 		free(path);
 		return v;
 	}
@@ -198,6 +200,8 @@ json_t *hspmd_contact_find(const char *job, const char *cluster, struct hspmd_er
 	json_t *v = NULL;
 	if (path)
 		v = read_contact(path, err);
+	else if (!strcmp(job, "local"))
+		hspmd_fail(err, "no run of this user outside of Slurm is going on (nothing of one in %s)", folder);
 	else
 		hspmd_fail(err, "no elastic job of this user with this id is running (nothing in %s)%s", folder,
 		           getuid() ? "" : "; root may name the output folder of another user's job");

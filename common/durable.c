@@ -222,6 +222,7 @@ static int open_temporary(const char *target, char **name, struct hspmd_error *e
 	return -1;
 }
 
+/* name: for errors. */
 static int write_and_close(int fd, const char *name, const void *data, size_t size, const struct stat *old, struct hspmd_error *err)
 {
 	int rc = 0;
@@ -240,7 +241,7 @@ static int replace(const char *target, const void *data, size_t size, const stru
 	int fd = open_temporary(target, &name, err);
 	if (fd < 0)
 		return -1;
-	int rc = write_and_close(fd, name, data, size, old, err);
+	int rc = write_and_close(fd, target, data, size, old, err);
 	if (!rc && rename(name, target))
 		rc = hspmd_fail_errno(err, "%s", target);
 	if (rc) {

@@ -23,6 +23,9 @@ static int parsed(struct hspmd_json_doc *doc, const json_error_t *why)
 	doc->failed = true;
 	if (json_error_code(why) == json_error_out_of_memory)
 		return hspmd_fail_memory(doc->err, doc->file);
+	/* Whatever jansson expected there. */
+	if (json_error_code(why) == json_error_premature_end_of_input || strstr(why->text, " near end of file"))
+		return hspmd_fail(doc->err, "%s: it ends in line %d, before its JSON is complete", doc->file, why->line);
 	return hspmd_fail(doc->err, "%s: line %d, column %d: %s", doc->file, why->line, why->column, why->text);
 }
 

@@ -30,6 +30,10 @@ class Tokenizer:
     """A tokenizer.json of Hugging Face."""
 
     def __init__(self, path):
+        try:  # first: without the file no package is needed
+            open(path, "rb").close()
+        except OSError as why:
+            fail(f"{path}: {why.strerror}")
         tokenizers = package("tokenizers", "a tokenizer.json")
         try:
             self.of = tokenizers.Tokenizer.from_file(path)

@@ -120,14 +120,16 @@ static bool final_checkpoint(struct hspmd_controller *m)
 static void end_after_last_step(struct hspmd_controller *m)
 {
 	bool saved = m->checkpoint_step == m->step, none = !m->config->local && !m->config->shared;
-	const struct checkpoint_trouble *trouble = &m->checkpoint_trouble[PART_SHARED];
+	const struct checkpoint_trouble *trouble = &m->checkpoint_trouble[PART_SHARED], *own = &m->checkpoint_trouble[PART_OWN],
+	                                *any = own->since > 0 ? own : trouble;
 	if (none || (saved && (!m->config->shared || m->shared_checkpoint_step == m->step)))
 		end_run(m, 0, "all %lld steps are done", (long long)m->step);
 	else if (saved)
 		end_run(m, 1, "all steps are done, but the last checkpoint is on the nodes' own disks alone: %s failed%s%s",
 		        m->config->shared, trouble->since > 0 ? ": " : "", trouble->since > 0 ? trouble->why : "");
 	else
-		end_run(m, 1, "all steps are done, but the last checkpoint could not be written");
+		end_run(m, 1, "all steps are done, but the last checkpoint could not be written%s%s", any->since > 0 ? ": " : "",
+		        any->since > 0 ? any->why : "");
 }
 
 static bool agents_left(const struct hspmd_controller *m)

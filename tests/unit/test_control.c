@@ -105,6 +105,9 @@ static void which_job(void **state)
 	control_start("status 7");
 	control_ends_with(1);
 	control_says(control_said, "job 7: no elastic job of this user with this id is running");
+	control_start("status local");
+	control_ends_with(1);
+	control_says(control_said, "job local: no run of this user outside of Slurm is going on");
 }
 
 /* A controller that accepts and never answers: the command ends in time, and names what it waited for. */

@@ -166,6 +166,7 @@ static void failing_calls_leave_the_old_file(void **state)
 		assert_int_equal(hspmd_durable_write(in_folder("calls/f"), "new and longer", 14, &err), -1);
 		failing = NULL;
 		assert_non_null(strstr(err.text, "Input/output error"));
+		assert_null(strstr(err.text, ".tmp-")); /* the name that the caller knows */
 		expect_content("calls/f", cases[i].left);
 		assert_int_equal(entries(in_folder("calls")), 1);
 	}

@@ -154,12 +154,13 @@ static void broken_texts(void **state)
 {
 	(void)state;
 	static const char *const broken[] = {
-		"", "{", "{\"a\": 1,}", "{\"a\": 1, \"a\": 2}", "{\"a\": NaN}", "{\"a\": 1e999}", "{\"a\": \"\\u0000\"}", "{} x"
+		"", "{", "{\"a", "{\"a\": 1,}", "{\"a\": 1, \"a\": 2}", "{\"a\": NaN}", "{\"a\": 1e999}", "{\"a\": \"\\u0000\"}", "{} x"
 	};
 	for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
 		struct hspmd_json root = parse(broken[i]);
 		assert_true(hspmd_json_failed(&root));
-		assert_int_equal(strncmp(err.text, "f.json: line ", 13), 0);
+		const char *expected = i < 3 ? "f.json: it ends in line 1, before its JSON is complete" : "f.json: line ";
+		assert_int_equal(strncmp(err.text, expected, strlen(expected)), 0);
 		assert_int_equal(hspmd_json_int(&root, "a", 0, 9), 0);
 		hspmd_json_close(&doc);
 	}
