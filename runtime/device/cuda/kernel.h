@@ -169,6 +169,10 @@ struct Min {
 
 template <typename Op, typename T> static __device__ __forceinline__ T warp_reduce(T x, int lanes = WARP)
 {
+#ifdef EMULATE
+	if (emulate_here.reduces_at_once)
+		return emulate_reduce<Op>(x, lanes);
+#endif
 	for (int step = lanes / 2; step; step /= 2)
 		x = Op::combine(x, __shfl_xor_sync(ALL_LANES, x, step));
 	return x;

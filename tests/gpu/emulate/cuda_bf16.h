@@ -28,34 +28,53 @@ static inline uint32_t pack_pair(float low, float high)
 	return (uint32_t)hspmd_bf16_from_float(low) | (uint32_t)hspmd_bf16_from_float(high) << 16;
 }
 
-/* Sums are in double, in the order of k. */
-static inline void multiply_add(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
+/* What a lane passes for a product, and gets: its parts of the operands (mma.h says which), and of the sums. */
+struct emulate_fragments {
+	uint32_t a[4], b[2];
+	float c[4];
+};
+
+/* The product of a warp, whose lanes have passed their parts. Sums are in double, in the order of the depth. */
+static inline void emulate_multiply(char *slots)
 {
 	typedef double two_doubles __attribute__((vector_size(16)));
-	uint32_t own[6] = { a[0], a[1], a[2], a[3], b0, b1 };
-	const char *all = emulate_exchange(own, sizeof own);
-	auto word = [&](unsigned lane, int i) {
-		uint32_t w;
-		memcpy(&w, all + lane * 64 + i * 4, sizeof w);
-		return w;
-	};
-	unsigned lane = threadIdx.x % 32, row = lane / 4, column = lane % 4 * 2;
-	two_doubles sum[2] = { { c[0], c[1] }, { c[2], c[3] } };
-	for (int half = 0; half < 2; half++)
-		for (unsigned q = 0; q < 4; q++) {
-			uint32_t left[2] = { word(row * 4 + q, 2 * half), word(row * 4 + q, 2 * half + 1) };
-			uint32_t right[2] = { word(column * 4 + q, 4 + half), word((column + 1) * 4 + q, 4 + half) };
-			for (int k = 0; k < 2; k++) {
-				auto part = [&](uint32_t pair) { return (double)hspmd_bf16_to_float((uint16_t)(pair >> 16 * k)); };
-				two_doubles columns = { part(right[0]), part(right[1]) };
-				for (int i = 0; i < 2; i++) {
-					double x = part(left[i]);
-					sum[i] += two_doubles{ x, x } * columns;
-				}
-			}
+	auto of_lane = [=](unsigned row, unsigned pair) { return (emulate_fragments *)(slots + (row * 4 + pair) * 64); };
+	double left[16][16];
+	two_doubles right[16][4];
+	for (unsigned g = 0; g < 8; g++)
+		for (unsigned t = 0; t < 4; t++) {
+			const emulate_fragments *f = of_lane(g, t);
+			for (unsigned i = 0; i < 4; i++)
+				for (unsigned k = 0; k < 2; k++)
+					left[g + i % 2 * 8][2 * t + i / 2 * 8 + k] =
+					        (double)hspmd_bf16_to_float((uint16_t)(f->a[i] >> 16 * k));
+			for (unsigned i = 0; i < 2; i++)
+				for (unsigned k = 0; k < 2; k++)
+					right[2 * t + i * 8 + k][g / 2][g % 2] = (double)hspmd_bf16_to_float((uint16_t)(f->b[i] >> 16 * k));
 		}
-	for (int i = 0; i < 4; i++)
-		c[i] = (float)sum[i / 2][i % 2];
+	for (unsigned row = 0; row < 16; row++) {
+		float *c[4];
+		two_doubles sum[4];
+		for (unsigned t = 0; t < 4; t++) {
+			c[t] = of_lane(row % 8, t)->c + row / 8 * 2;
+			sum[t] = two_doubles{ c[t][0], c[t][1] };
+		}
+		for (unsigned k = 0; k < 16; k++)
+#pragma GCC unroll 4
+			for (unsigned t = 0; t < 4; t++)
+				sum[t] += left[row][k] * right[k][t];
+		for (unsigned t = 0; t < 4; t++) {
+			c[t][0] = (float)sum[t][0];
+			c[t][1] = (float)sum[t][1];
+		}
+	}
+}
+
+static inline void multiply_add(float *c, const uint32_t *a, uint32_t b0, uint32_t b1)
+{
+	emulate_fragments own = { { a[0], a[1], a[2], a[3] }, { b0, b1 }, { c[0], c[1], c[2], c[3] } };
+	char *all = emulate_exchange(&own, sizeof own, emulate_multiply);
+	memcpy(c, ((const emulate_fragments *)(all + threadIdx.x % 32 * 64))->c, sizeof own.c);
 }
 
 static inline void emulate_load_matrices(uint32_t *to, const __nv_bfloat16 *row, bool transposed)

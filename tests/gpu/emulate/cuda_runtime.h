@@ -144,6 +144,7 @@ static inline float2 make_float2(float x, float y)
 
 struct emulate_place {
 	dim3 thread, block, threads, blocks;
+	bool reduces_at_once; /* emulate_reduce may be used: HSPMD_EMULATE_ORDER is 0 */
 };
 extern emulate_place emulate_here;
 #define threadIdx emulate_here.thread
@@ -163,8 +164,8 @@ void emulate_run_kernel(const char *name, dim3 grid, dim3 threads, size_t shared
 void *emulate_shared();
 void __syncthreads();
 /* Passes `bytes` of `own` to the warp. Returns what lane 0 passed; lane i's bytes follow i * 64 bytes later. At most 64 bytes; all lanes
- * must take part. */
-const char *emulate_exchange(const void *own, size_t bytes);
+ * must take part. combine, if given: called once with all lanes' bytes, before any lane goes on; it may change them. */
+char *emulate_exchange(const void *own, size_t bytes, void (*combine)(char *slots) = NULL);
 /* Asynchronous copies of 16 bytes by the running thread (from NULL: zeros), in groups; the wait performs those of all groups but the last
  * `left`. */
 void emulate_copy_later(void *to, const void *from);
@@ -192,6 +193,21 @@ template <typename T> static inline T __shfl_xor_sync(unsigned, T x, int mask)
 	unsigned lane = (emulate_here.thread.x % 32) ^ (unsigned)mask;
 	memcpy(&result, emulate_exchange(&x, sizeof x) + lane * 64, sizeof result);
 	return result;
+}
+
+/* What warp_reduce of runtime/device/cuda/kernel.h returns, to the bit, by one exchange in place of one for each step: w[i] is the sum (say)
+ * of the lane whose number differs from this one's in the bits of i. Other orders of threads (reduces_at_once) run warp_reduce itself. */
+template <typename Op, typename T> static inline T emulate_reduce(T x, int lanes)
+{
+	const char *all = emulate_exchange(&x, sizeof x);
+	unsigned lane = emulate_here.thread.x % 32;
+	T w[32];
+	for (unsigned i = 0; i < (unsigned)lanes; i++)
+		memcpy(&w[i], all + (lane ^ i) * 64, sizeof x);
+	for (int step = lanes / 2; step; step /= 2)
+		for (int i = 0; i < step; i++)
+			w[i] = Op::combine(w[i], w[i + step]);
+	return w[0];
 }
 
 static inline int atomicMax(int *at, int value)

@@ -10,8 +10,9 @@
 
 #include "tests/gpu/emulate/cuda.h"
 
-/* All stacks lie side by side, at distances that are no power of two: otherwise their tops would share a few lines of the caches. */
-#define STACK_BYTES ((size_t)(64 << 10) + 13 * 64)
+/* All stacks lie side by side, at distances that are no power of two, neither in lines nor in pages: otherwise their tops would share a few
+ * places of the caches for data and for addresses. */
+#define STACK_BYTES ((size_t)(68 << 10) + 13 * 64)
 #define MOST_THREADS ((size_t)1024)
 #define SLOT 64
 #define LANES 32
@@ -26,7 +27,7 @@ struct copy {
 	unsigned group;
 };
 
-/* A stack, on which one thread after the other runs: its first bytes. */
+/* A stack, on which one thread after the other runs. Not part of its memory: those of a warp share a few lines of the caches. */
 struct stack {
 	void *at; /* its stack pointer while it is not running */
 };
@@ -50,7 +51,8 @@ struct runner {
 	std::vector<fiber> fibers;
 	std::vector<warp> warps;
 	std::vector<char> shared;
-	char *stacks; /* of MOST_THREADS stacks, the first `prepared` can run */
+	char *memory; /* of MOST_THREADS stacks, of which the first `prepared` can run */
+	stack stacks[MOST_THREADS];
 	size_t prepared;
 	std::vector<stack *> unused;
 	void *scheduler;   /* its stack pointer while a fiber is running */
@@ -68,8 +70,8 @@ struct runner {
 	const char *name;
 	~runner()
 	{
-		if (stacks)
-			munmap(stacks, MOST_THREADS * STACK_BYTES);
+		if (memory)
+			munmap(memory, MOST_THREADS * STACK_BYTES);
 	}
 };
 
@@ -98,15 +100,16 @@ static inline __attribute__((always_inline)) void emulate_switch(void **from, vo
 	                   "cc");
 }
 
-static void prepare(stack *s, void (*entry)())
+/* Returns the stack pointer of a stack that begins at `bottom` and calls `entry` when it runs first. */
+static void *prepare(char *bottom, void (*entry)())
 {
-	void **top = (void **)((char *)s + STACK_BYTES);
+	void **top = (void **)(bottom + STACK_BYTES);
 	*--top = NULL; /* a return address that is never used; aligns the stack as after a call */
 	*--top = (void *)entry;
-	s->at = top;
+	return top;
 }
 #else
-/* Slower, but for any processor: contexts, stored at the ends of the stacks. */
+/* Slower, but for any processor: contexts, stored at the ends of the stacks. A stack pointer is one to the context. */
 static void emulate_switch(void **from, void *to)
 {
 	ucontext_t own;
@@ -114,15 +117,15 @@ static void emulate_switch(void **from, void *to)
 	swapcontext(&own, (ucontext_t *)to);
 }
 
-static void prepare(stack *s, void (*entry)())
+static void *prepare(char *bottom, void (*entry)())
 {
-	ucontext_t *context = (ucontext_t *)(s + 1);
+	ucontext_t *context = (ucontext_t *)bottom;
 	getcontext(context);
 	context->uc_stack.ss_sp = context + 1;
-	context->uc_stack.ss_size = STACK_BYTES - sizeof *s - sizeof *context;
+	context->uc_stack.ss_size = STACK_BYTES - sizeof *context;
 	context->uc_link = NULL;
 	makecontext(context, entry, 0);
-	s->at = context;
+	return context;
 }
 #endif
 
@@ -131,8 +134,8 @@ static void run_threads();
 static stack *take_stack(runner *r)
 {
 	if (r->unused.empty()) {
-		stack *s = (stack *)(r->stacks + r->prepared++ * STACK_BYTES);
-		prepare(s, run_threads);
+		stack *s = &r->stacks[r->prepared];
+		s->at = prepare(r->memory + r->prepared++ * STACK_BYTES, run_threads);
 		return s;
 	}
 	stack *s = r->unused.back();
@@ -201,15 +204,19 @@ void __syncthreads()
 	pause(r, AT_BARRIER);
 }
 
-const char *emulate_exchange(const void *own, size_t bytes)
+char *emulate_exchange(const void *own, size_t bytes, void (*combine)(char *slots))
 {
 	runner *r = current;
 	warp &w = r->warps[r->now / LANES];
-	char *slots = w.slot[r->fibers[r->now].rounds++ % 2];
+	char *slots = w.slot[r->fibers[r->now].rounds++ % 2], *to = slots + r->now % LANES * SLOT;
 	if (bytes > SLOT)
 		emulate_end("more than a warp can exchange");
-	memcpy(slots + r->now % LANES * SLOT, own, bytes);
-	w.at_warp++;
+	if (bytes == sizeof(float))
+		memcpy(to, own, sizeof(float));
+	else if (bytes)
+		memcpy(to, own, bytes);
+	if (++w.at_warp == LANES && combine)
+		combine(slots);
 	pause(r, AT_WARP);
 	return slots;
 }
@@ -424,7 +431,7 @@ static void run_blocks(runner *r, const std::vector<size_t> &order, bool descend
 static void run_kernel(const char *name, dim3 grid, dim3 threads, size_t shared, const std::function<void()> &thread, size_t pair)
 {
 	static std::mutex lock;
-	static runner kept{};
+	static runner kept;
 	std::lock_guard<std::mutex> alone(lock);
 	current = &kept;
 	current->name = name;
@@ -437,12 +444,12 @@ static void run_kernel(const char *name, dim3 grid, dim3 threads, size_t shared,
 		emulate_end("a grid that no GPU takes");
 	if (current->fibers.size() < all)
 		current->fibers.resize(all);
-	if (!kept.stacks) {
-		void *stacks =
+	if (!kept.memory) {
+		void *memory =
 		        mmap(NULL, MOST_THREADS * STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-		if (stacks == MAP_FAILED)
+		if (memory == MAP_FAILED)
 			emulate_end("no memory for its stacks");
-		kept.stacks = (char *)stacks;
+		kept.memory = (char *)memory;
 	}
 	current->warps.resize(all / LANES);
 	std::vector<size_t> order = make_order(current->count);
@@ -453,10 +460,11 @@ static void run_kernel(const char *name, dim3 grid, dim3 threads, size_t shared,
 				for (unsigned x = 0; x < threads.x; x++)
 					f++->index = dim3(x, y, z);
 	current->thread = &thread;
-	emulate_here.threads = threads;
-	emulate_here.blocks = grid;
 	const char *text = getenv("HSPMD_EMULATE_ORDER");
 	bool descending = text && !strcmp(text, "1");
+	emulate_here.threads = threads;
+	emulate_here.blocks = grid;
+	emulate_here.reduces_at_once = !text || !strcmp(text, "0");
 	for (unsigned z = 0; z < grid.z; z++)
 		for (unsigned y = 0; y < grid.y; y++)
 			for (unsigned x = 0; x < grid.x; x += (unsigned)pair) {

@@ -8,11 +8,11 @@
 #include "common/half.h"
 #include "tests/gpu/emulate/counts.h"
 #include "tests/gpu/emulate/cuda.h"
+#include "tests/gpu/emulate/sums.h"
 
 #define GROUP 128
 #define WARP 32
-#define DEPTH 16     /* what a product sums over: so many BF16 numbers, or twice as many FP8 numbers */
-#define MOST_DEPTH 32
+#define DEPTH 16 /* what a product sums over: so many BF16 numbers, or twice as many FP8 numbers */
 #define ROWS 64  /* of A */
 #define SHARED_BYTES (227 * 1024)
 
@@ -51,8 +51,9 @@ struct accumulator {
 };
 
 struct thread {
-	std::vector<product> products;
-	std::vector<accumulator> accumulators;
+	std::vector<product> products;         /* in the order of their groups */
+	std::vector<accumulator> accumulators; /* the first `busy`; the others have room for later ones */
+	size_t busy = 0;
 	unsigned group = 0; /* number of the group that is being filled */
 	bool begun = false;
 };
@@ -78,21 +79,37 @@ struct block {
 	std::map<uint64_t *, barrier> barriers;
 	std::vector<thread> threads;
 	std::vector<char> seen; /* shared memory as copies have written it, and threads before a shared_ready; from shared_start() on */
-	std::vector<tile> tiles; /* of `seen` as it is */
+	std::vector<tile> tiles; /* of `seen` as it is: the first `tiles_kept`; the others have room for later ones */
+	size_t tiles_kept = 0;
 	bool multiplies = false;
 	size_t at_pair_barrier = 0;
 	size_t at_turn[2] = {}; /* arrivals at the barrier before each group's turn */
+
+	/* Another block; the room of the one before is kept. */
+	void reset(uint64_t next, size_t count)
+	{
+		block fresh;
+		fresh.number = next;
+		std::swap(fresh.threads, threads);
+		std::swap(fresh.seen, seen);
+		std::swap(fresh.tiles, tiles);
+		fresh.threads.resize(count);
+		for (thread &t : fresh.threads) {
+			t.products.clear();
+			t.busy = t.group = 0;
+			t.begun = false;
+		}
+		fresh.seen.clear();
+		*this = std::move(fresh);
+	}
 };
 
 static block &here()
 {
 	static block blocks[2];
 	block &b = blocks[emulate_rank()];
-	if (b.number != emulate_block_number()) {
-		b = block();
-		b.number = emulate_block_number();
-		b.threads.resize((size_t)blockDim.x * blockDim.y * blockDim.z);
-	}
+	if (b.number != emulate_block_number())
+		b.reset(emulate_block_number(), (size_t)blockDim.x * blockDim.y * blockDim.z);
 	return b;
 }
 
@@ -130,7 +147,7 @@ void shared_ready()
 	size_t bytes;
 	char *begin = emulate_shared_bytes(&bytes);
 	memcpy(all.data() + (begin - shared_start()), begin, bytes);
-	here().tiles.clear();
+	here().tiles_kept = 0;
 }
 
 static uint32_t swizzled(uint32_t address, uint32_t mask)
@@ -265,7 +282,7 @@ static void write_box(const box_copy &c, bool arrives)
 			memset(to, arrives ? 0 : 0xff, 16);
 		memcpy(all + (to - start), to, 16);
 	});
-	here().tiles.clear();
+	here().tiles_kept = 0;
 }
 
 static void refuse_to_overwrite(const box_copy &c)
@@ -423,12 +440,16 @@ void products_begin()
 
 static accumulator &accumulator_of(thread &t, float *c, int columns)
 {
-	for (accumulator &a : t.accumulators)
-		if (a.c == c)
-			return a;
-	t.accumulators.push_back(accumulator{ c, std::vector<float>(c, c + columns / 2) });
+	for (size_t i = 0; i < t.busy; i++)
+		if (t.accumulators[i].c == c)
+			return t.accumulators[i];
+	if (t.busy == t.accumulators.size())
+		t.accumulators.emplace_back();
+	accumulator &a = t.accumulators[t.busy++];
+	a.c = c;
+	a.value.assign(c, c + columns / 2);
 	memset((void *)c, 0xff, (size_t)columns / 2 * sizeof *c);
-	return t.accumulators.back();
+	return a;
 }
 
 void emulate_product(float *c, int columns, const uint32_t *fragment, uint64_t a, bool a_rows, uint64_t b, bool b_rows, bool add,
@@ -482,14 +503,22 @@ static double of_code(uint8_t code, emulate_numbers numbers)
 
 static const double *tile_values(uint64_t descriptor, bool rows, unsigned count, emulate_numbers numbers)
 {
-	std::vector<tile> &tiles = here().tiles;
-	for (const tile &t : tiles)
+	block &own = here();
+	for (size_t i = 0; i < own.tiles_kept; i++) {
+		const tile &t = own.tiles[i];
 		if (t.descriptor == descriptor && t.rows == rows && t.count == count && t.numbers == numbers)
 			return t.value.data();
+	}
 	operand o(descriptor, rows);
-	unsigned depth = depth_of(numbers);
-	tiles.push_back(tile{ descriptor, rows, numbers, count, std::vector<double>((size_t)depth * count) });
-	double *value = tiles.back().value.data();
+	if (own.tiles_kept == own.tiles.size())
+		own.tiles.emplace_back();
+	tile &made = own.tiles[own.tiles_kept++];
+	made.descriptor = descriptor;
+	made.rows = rows;
+	made.numbers = numbers;
+	made.count = count;
+	made.value.resize((size_t)depth_of(numbers) * count); /* all are written below */
+	double *value = made.value.data();
 	const std::vector<char> &shared = seen();
 	for (unsigned k = 0; k < DEPTH; k += rows ? 1 : 8)
 		for (unsigned i = 0; i < count; i += rows ? 8 : 1) {
@@ -504,36 +533,10 @@ static const double *tile_values(uint64_t descriptor, bool rows, unsigned count,
 	return value;
 }
 
-/* Adds to the sums of two rows and, in each of `count` times eight columns, two: side by side, because each sum waits for its last addend.
- * Addends are in the order of multiply_add. */
-template <typename some_doubles, unsigned count>
-static inline __attribute__((always_inline)) void add_products(const double (&left)[2][MOST_DEPTH], unsigned depth, const double *right,
-                                                               unsigned columns, bool add, float *sums)
-{
-	const unsigned each = sizeof(some_doubles) / sizeof(double);
-	some_doubles sum[count][2] = {};
-#pragma GCC unroll 16
-	for (unsigned i = 0; add && i < 2 * count * each; i++)
-		sum[i / each / 2][i / 2 % 2][i / 4 * 2 % each + i % 2] = sums[i];
-	for (unsigned k = 0; k < depth; k++)
-#pragma GCC unroll 2
-		for (unsigned n = 0; n < count; n++) {
-			some_doubles all;
-			memcpy(&all, right + k * columns + n * each, sizeof all);
-			sum[n][0] += left[0][k] * all;
-			sum[n][1] += left[1][k] * all;
-		}
-#pragma GCC unroll 16
-	for (unsigned i = 0; i < 2 * count * each; i++)
-		sums[i] = (float)sum[i / each / 2][i / 2 % 2][i / 4 * 2 % each + i % 2];
-}
-
-typedef double four_doubles __attribute__((vector_size(32)));
-typedef double two_doubles __attribute__((vector_size(16)));
-
-/* The thread's part of a product: two rows, and in every eight columns two. Products are not fused with sums on any machine. */
+/* The thread's part of a product: two rows, and in every eight columns two. Where a machine adds a product without rounding it first, the
+ * bits are the same: products of BF16 and FP8 numbers are exact. */
 #if defined __x86_64__
-__attribute__((target_clones("avx2", "default")))
+__attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
 static void
 compute(const product &p, std::vector<float> &sums)
@@ -550,8 +553,10 @@ compute(const product &p, std::vector<float> &sums)
 		}
 	const double *b = tile_values(p.b, p.b_rows, columns, p.b_numbers) + lane % 4 * (columns / 4);
 	unsigned n = 0;
+	for (; n + 8 <= columns / 8; n += 8)
+		add_products<eight_doubles, 2>(left, depth, b + n * 2, columns, p.add, &sums[n * 4]);
 	for (; n + 4 <= columns / 8; n += 4)
-		add_products<four_doubles, 2>(left, depth, b + n * 2, columns, p.add, &sums[n * 4]);
+		add_products<eight_doubles, 1>(left, depth, b + n * 2, columns, p.add, &sums[n * 4]);
 	for (; n < columns / 8; n++)
 		add_products<two_doubles, 1>(left, depth, b + n * 2, columns, p.add, &sums[n * 4]);
 }
@@ -559,35 +564,33 @@ compute(const product &p, std::vector<float> &sums)
 void emulate_products_wait(unsigned left)
 {
 	thread &t = running();
-	std::vector<product> later;
-	std::vector<accumulator> busy;
-	for (const accumulator &a : t.accumulators)
-		for (size_t i = 0; i < a.value.size(); i++) {
+	for (size_t k = 0; k < t.busy; k++)
+		for (size_t i = 0; i < t.accumulators[k].value.size(); i++) {
 			uint32_t bits;
-			memcpy(&bits, a.c + i, sizeof bits);
+			memcpy(&bits, t.accumulators[k].c + i, sizeof bits);
 			if (bits != 0xffffffff)
 				emulate_end("an accumulator was written to while a product was in progress");
 		}
-	for (const product &p : t.products) {
-		if (p.group + left >= t.group) {
-			later.push_back(p);
-			continue;
-		}
+	size_t done = 0;
+	for (; done < t.products.size() && t.products[done].group + left < t.group; done++) {
+		const product &p = t.products[done];
 		if (p.fragment && memcmp(p.own, p.fragment, sizeof p.own))
 			emulate_end("a fragment was written to while a product was in progress");
 		compute(p, accumulator_of(t, p.c, p.columns).value);
 	}
-	for (accumulator &a : t.accumulators) {
+	t.products.erase(t.products.begin(), t.products.begin() + (ptrdiff_t)done);
+	size_t busy = 0;
+	for (size_t k = 0; k < t.busy; k++) {
+		accumulator &a = t.accumulators[k];
 		bool more = false;
-		for (const product &p : later)
+		for (const product &p : t.products)
 			more |= p.c == a.c;
 		if (more)
-			busy.push_back(std::move(a));
+			std::swap(t.accumulators[busy++], a);
 		else
 			memcpy((void *)a.c, a.value.data(), a.value.size() * sizeof(float));
 	}
-	t.products = std::move(later);
-	t.accumulators = std::move(busy);
+	t.busy = busy;
 	t.begun = false;
 	emulate_exchange("", 0);
 }
