@@ -195,8 +195,8 @@ template <typename T> static inline T __shfl_xor_sync(unsigned, T x, int mask)
 	return result;
 }
 
-/* What warp_reduce of runtime/device/cuda/kernel.h returns, to the bit, by one exchange in place of one for each step: w[i] is the sum (say)
- * of the lane whose number differs from this one's in the bits of i. Other orders of threads (reduces_at_once) run warp_reduce itself. */
+/* What warp_reduce of runtime/device/cuda/kernel.h returns, to the bit, by one exchange in place of one for each step: w[i] is of the lane
+ * whose number differs from this one's in the bits of i. In other orders of threads (reduces_at_once) warp_reduce itself runs. */
 template <typename Op, typename T> static inline T emulate_reduce(T x, int lanes)
 {
 	const char *all = emulate_exchange(&x, sizeof x);
