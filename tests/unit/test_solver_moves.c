@@ -204,8 +204,9 @@ static void stages_are_swapped(void **state)
 static const struct hspmd_plan *searched(struct scene *s, const char *pipelines)
 {
 	struct hspmd_plan *p = plan_from(s, 1, pipelines);
+	const struct hspmd_beginning none = { .schedules = s->search.caps.schedules };
 	assert_int_equal(hspmd_best_plans_offer(&s->search, p, NULL), 0);
-	assert_int_equal(hspmd_beam_search(&s->search), 0);
+	assert_int_equal(hspmd_beam_search(&s->search, &none, 1), 0);
 	return best(s);
 }
 
@@ -409,15 +410,45 @@ static void beginnings_divide_micro_batches(void **state)
 	scene_new(&s, EIGHT, 33);
 	beam_new(&b, &s);
 	draft_from(&b, "1*1", &known);
-	s.search.warm_starts = hspmd_calloc(1, sizeof *s.search.warm_starts);
-	s.search.warm_starts[s.search.warm_start_count++].sequence = known.sequence[0];
-	found.count = hspmd_beam_origins(&b, HSPMD_BEAM_ORIGINS_ALIKE, found.drafts);
+	struct hspmd_warm_start start = { .sequence = known.sequence[0] };
+	const struct hspmd_beginning from = { .starts = &start, .count = 1 };
+	found.count = hspmd_beam_origins(&b, &from, HSPMD_BEAM_ORIGINS_ALIKE, found.drafts);
 	assert_true(found.count == 1 && is_among(&b, &found, "8*1"));
-	found.count = hspmd_beam_origins(&b, HSPMD_BEAM_ORIGINS_COMPLETED, found.drafts);
+	found.count = hspmd_beam_origins(&b, &from, HSPMD_BEAM_ORIGINS_COMPLETED, found.drafts);
 	assert_true(is_among(&b, &found, "6*1+1*11"));
 	free(found.drafts);
-	free(s.search.warm_starts);
 	beam_clear(&b);
+	scene_free(&s);
+}
+
+/* Drafts that were judged when the search has begun again. */
+static int64_t judged_after(struct scene *s, int64_t before)
+{
+	s->search.judged = before;
+	assert_int_equal(hspmd_begin_again(&s->search), 0);
+	return s->search.judged;
+}
+
+/* The first beginning is that of the search before. */
+static void the_search_begins_again_while_there_is_time(void **state)
+{
+	(void)state;
+	struct scene s;
+	struct beam b;
+	struct beam_draft known;
+	scene_new(&s, EIGHT, 33);
+	beam_new(&b, &s);
+	draft_from(&b, "1*1", &known);
+	struct hspmd_warm_start start = { .sequence = known.sequence[0] };
+	const struct hspmd_beginning own = { .starts = &start, .count = 1, .schedules = s.search.caps.schedules };
+	beam_clear(&b);
+	searched(&s, "[" PIPELINE("33", STAGE("0", "14", "n-0:0")) "]");
+	s.search.beginnings[0] = s.search.beginnings[1] = own;
+	s.search.beginning_count = 1;
+	assert_int_equal(judged_after(&s, 0), 0);
+	s.search.beginning_count = 2;
+	assert_true(judged_after(&s, 0) > 0);
+	assert_int_equal(judged_after(&s, INT32_MAX), INT32_MAX);
 	scene_free(&s);
 }
 
@@ -439,6 +470,7 @@ int main(void)
 		cmocka_unit_test(micro_batches_are_levelled),
 		cmocka_unit_test(successors_differ_in_one_step),
 		cmocka_unit_test(beginnings_divide_micro_batches),
+		cmocka_unit_test(the_search_begins_again_while_there_is_time),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

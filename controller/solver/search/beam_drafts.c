@@ -159,6 +159,7 @@ int hspmd_beam_judge_considered(struct beam *b)
 	for (int i = 0; i < considered; i++)
 		if (!b->batch[i].judged)
 			fresh[count++] = &b->batch[i];
+	b->s->judged += count;
 	if (hspmd_beam_judge(b, fresh, count))
 		return -1;
 	for (int i = 0; i < considered; i++) {

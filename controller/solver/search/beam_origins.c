@@ -174,15 +174,15 @@ static void keep_completed(struct origins *o, const struct hspmd_stage_sequence 
 	}
 }
 
-int hspmd_beam_origins(struct beam *b, enum beam_origins which, struct beam_draft *origins)
+int hspmd_beam_origins(struct beam *b, const struct hspmd_beginning *from, enum beam_origins which, struct beam_draft *origins)
 {
 	/* One thread judges them one by one, as each that is kept excludes others. */
 	struct origins o = { .b = b, .least = INFINITY, .drafts = origins, .together = hspmd_search_threads(b->s) > 1 ? TOGETHER : 1 };
-	for (int i = 0; i < b->s->warm_start_count; i++) {
+	for (int i = 0; i < from->count; i++) {
 		if (which == HSPMD_BEAM_ORIGINS_ALIKE)
-			keep_alike(&o, &b->s->warm_starts[i].sequence);
+			keep_alike(&o, &from->starts[i].sequence);
 		else if (which == HSPMD_BEAM_ORIGINS_COMPLETED)
-			keep_completed(&o, &b->s->warm_starts[i].sequence);
+			keep_completed(&o, &from->starts[i].sequence);
 	}
 	for (int i = 0; which == HSPMD_BEAM_ORIGINS_PLANS && i < b->s->best_plans.count; i++) {
 		struct beam_draft d;

@@ -18,13 +18,14 @@
 #define BEAM 24          /* drafts that are kept */
 #define SUCCESSORS 10    /* of a draft: those that are placed and timed */
 #define EXPANDED 24      /* drafts whose successors are made, per round */
-#define ORIGINS 12       /* numbers of pipelines from each of which a short search begins, per schedule; */
+#define ORIGINS 12       /* numbers of pipelines from each of which a short search begins, per schedule and beginning; */
 #define COMPLETED 5      /* ... and of those among which micro-batches divide well; */
 #define KNOWN 5          /* ... and of those of the best plans */
-#define EXPANDED_FIRST 3 /* drafts whose successors are made, from one such number; */
-#define ORIGINS_GOOD 8   /* ... of the numbers that this shows to be best, */
+#define EXPANDED_FIRST 1 /* drafts whose successors are made, from one such number; */
+#define EXPANDED_HALF 2  /* ... of the half of the numbers that this shows to be best so many more drafts'; */
+#define ORIGINS_GOOD 10  /* ... of those that are best then, */
 #define GOOD 1.1         /* ... and at most by this factor slower than the best plan, */
-#define EXPANDED_GOOD 6  /* ... so many more drafts' */
+#define EXPANDED_GOOD 6  /* ... so many more */
 #define BEHIND 1.02      /* successors are not made of drafts that are slower than the best one by this factor */
 #define REFINED 2        /* plans refined per round; */
 #define WORK_EACH 60     /* ... plans timed for each; */
@@ -279,19 +280,24 @@ static const int origins_max[] = {
 	[HSPMD_BEAM_ORIGINS_PLANS] = KNOWN,
 };
 
+struct origins {
+	int count;
+	struct origin *list;
+};
+
 /* Explore the drafts that promise most under the beam's schedule, and add them to the origins. */
-static int explore_origins(struct beam *b, enum beam_origins which, struct origin *origins, int *count)
+static int explore_origins(struct beam *b, const struct hspmd_beginning *from, enum beam_origins which, struct origins *all)
 {
 	struct beam_draft *drafts = hspmd_calloc(HSPMD_BEAM_ORIGINS_MAX, sizeof *drafts);
-	int found = drafts ? hspmd_beam_origins(b, which, drafts) : -1, rc = found < 0 ? -1 : 0;
+	int found = drafts ? hspmd_beam_origins(b, from, which, drafts) : -1, rc = found < 0 ? -1 : 0;
 	for (int i = 0; i < found && i < origins_max[which] && !rc && drafts[i].seconds < HSPMD_BEAM_FAR_BEHIND * drafts[0].seconds; i++) {
-		struct origin *o = &origins[*count];
+		struct origin *o = &all->list[all->count];
 		*o = (struct origin){ b, { .most = BEAM, .drafts = hspmd_calloc(BEAM, sizeof *o->placed.drafts) } };
 		if (!o->placed.drafts) {
 			rc = -1;
 			break;
 		}
-		(*count)++;
+		all->count++;
 		hspmd_beam_consider(b, &drafts[i]);
 		rc = explore(o, EXPANDED_FIRST, false);
 	}
@@ -310,30 +316,57 @@ static int by_best(const void *x, const void *y)
 	return a < b ? -1 : a > b;
 }
 
+/* Explore the origins under one schedule: those of the beginnings that are for it, then those of the best plans. Returns 0, or -1 if memory
+ * runs out. */
+static int explore_schedule(struct beam *b, const struct hspmd_beginning *from, int count, struct origins *all)
+{
+	int rc = 0;
+	for (int i = 0; i < count && !rc; i++) {
+		if (!(from[i].schedules & 1u << b->t->schedule))
+			continue;
+		rc = explore_origins(b, &from[i], HSPMD_BEAM_ORIGINS_ALIKE, all);
+		rc = rc ? rc : explore_origins(b, &from[i], HSPMD_BEAM_ORIGINS_COMPLETED, all);
+	}
+	return rc ? rc : explore_origins(b, from, HSPMD_BEAM_ORIGINS_PLANS, all);
+}
+
+/* Go on from the best of the origins, and further from the best of these (successive halving, Jamieson and Talwalkar 2016). */
+static int go_on(struct hspmd_search *s, struct origins *all)
+{
+	int rc = 0, half = (all->count + 1) / 2;
+	if (all->count)
+		qsort(all->list, (size_t)all->count, sizeof *all->list, by_best);
+	for (int i = 0; i < half && !rc; i++)
+		rc = explore(&all->list[i], EXPANDED_HALF, false);
+	if (all->count)
+		qsort(all->list, (size_t)all->count, sizeof *all->list, by_best);
+	for (int i = 0; i < all->count && i < ORIGINS_GOOD && !rc && best_of(&all->list[i]) < GOOD * s->best_plans.list[0].objective; i++)
+		rc = explore(&all->list[i], EXPANDED_GOOD, true);
+	return rc;
+}
+
 /* Short searches from the most promising numbers of pipelines. */
-static int search_origins(struct hspmd_search *s)
+static int search_origins(struct hspmd_search *s, const struct hspmd_beginning *from, int count)
 {
 	static const enum hspmd_schedule schedules[] = { HSPMD_SCHEDULE_1F1B, HSPMD_SCHEDULE_ZB_H1 };
 	struct beam beams[2];
-	struct origin *origins = hspmd_calloc((size_t)2 * (ORIGINS + COMPLETED + KNOWN), sizeof *origins);
-	int rc = origins ? 0 : -1, used = 0, count = 0;
+	size_t most = (size_t)2 * ((size_t)count * (ORIGINS + COMPLETED) + KNOWN);
+	struct origins all = { .list = hspmd_calloc(most, sizeof *all.list) };
+	int rc = all.list ? 0 : -1, used = 0;
+	unsigned wanted = 0;
+	for (int i = 0; i < count; i++)
+		wanted |= from[i].schedules;
 	for (int i = 0; i < 2 && !rc; i++)
-		if (s->caps.schedules & 1u << schedules[i] && !(rc = beam_new(&beams[used], s, schedules[i]))) {
-			struct beam *b = &beams[used++];
-			for (int which = 0; which < HSPMD_BEAM_ORIGINS_COUNT && !rc; which++)
-				rc = explore_origins(b, (enum beam_origins)which, origins, &count);
-		}
-	if (count)
-		qsort(origins, (size_t)count, sizeof *origins, by_best);
-	for (int i = 0; i < count && i < ORIGINS_GOOD && !rc && best_of(&origins[i]) < GOOD * s->best_plans.list[0].objective; i++)
-		rc = explore(&origins[i], EXPANDED_GOOD, true);
-	for (int i = 0; i < count; i++) {
-		clear(&origins[i].placed);
-		free(origins[i].placed.drafts);
+		if (s->caps.schedules & wanted & 1u << schedules[i] && !(rc = beam_new(&beams[used], s, schedules[i])))
+			rc = explore_schedule(&beams[used++], from, count, &all);
+	rc = rc ? rc : go_on(s, &all);
+	for (int i = 0; i < all.count; i++) {
+		clear(&all.list[i].placed);
+		free(all.list[i].placed.drafts);
 	}
 	while (used)
 		beam_free(&beams[--used]);
-	free(origins);
+	free(all.list);
 	return rc < 0 ? -1 : 0;
 }
 
@@ -350,9 +383,9 @@ static int search_round(struct hspmd_search *s)
 	return rc;
 }
 
-int hspmd_beam_search(struct hspmd_search *s)
+int hspmd_beam_search(struct hspmd_search *s, const struct hspmd_beginning *from, int count)
 {
-	int rc = s->best_plans.count ? search_origins(s) : 0;
+	int rc = s->best_plans.count ? search_origins(s, from, count) : 0;
 	for (int round = 0; round < ROUNDS && !rc && s->best_plans.count && !hspmd_search_is_over(s); round++) {
 		double before = s->best_plans.list[0].objective;
 		rc = search_round(s);

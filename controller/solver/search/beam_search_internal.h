@@ -109,7 +109,7 @@ enum beam_origins {
 };
 /* beam_origins.c: the best draft, by the estimate, for each number of pipelines, at most HSPMD_BEAM_ORIGINS_MAX. Returns how many there
  * are, the best first; -1 if memory runs out. */
-int hspmd_beam_origins(struct beam *b, enum beam_origins which, struct beam_draft *origins);
+int hspmd_beam_origins(struct beam *b, const struct hspmd_beginning *from, enum beam_origins which, struct beam_draft *origins);
 
 /* beam_successors.c: consider all successors of a draft. */
 void hspmd_beam_expand(struct beam *b, const struct beam_draft *base);

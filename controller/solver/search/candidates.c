@@ -30,6 +30,7 @@
 	6000 /* sequences that are tried in even distributions: SEQUENCES_WORK divided by the number of devices, within these limits */
 #define SEQUENCES_MAX 16000
 #define SEQUENCES_WORK 2000000
+#define SEQUENCES_FEW 3 /* divides their number where a part is enough */
 
 void hspmd_candidates_clear(struct hspmd_candidates *l)
 {
@@ -434,6 +435,7 @@ int hspmd_candidates_fill(struct hspmd_search *s, struct hspmd_submesh_tables *t
 		devices += s->available[k];
 	b.fair = (double)b.max_micro_batches / devices;
 	b.sequences_max = (int)fmin(fmax((double)SEQUENCES_WORK / devices, SEQUENCES_MIN), SEQUENCES_MAX);
+	b.sequences_max /= s->few_sequences ? SEQUENCES_FEW : 1;
 	out->exhaustive = hspmd_candidates_are_exhaustive(s, t);
 	if (!out->exhaustive && !memo && devices >= DEVICES_SHARED) { /* without a memo no sequence needs what was found for another */
 		b.together = TOGETHER;

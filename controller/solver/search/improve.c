@@ -3,7 +3,9 @@
  * interleaved. */
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "common/alloc.h"
 #include "controller/solver/search/search_internal.h"
 
 #define WORK_MAX 400000 /* most stages timed while refining, ... */
@@ -11,9 +13,10 @@
 #define BEFORE_BEAM 4   /* plans that are refined if a beam search follows, besides the best one of each number of pipelines; */
 #define WORK_BEFORE 40  /* ... plans of the best one's size that are timed for that */
 
-#define AGAIN_LEAST 64 /* number of devices from which on the search begins again, */
-#define AGAIN_MOST 512 /* ... and up to which; */
-#define AGAIN_WIDTH 2  /* ... once with stages of at most so many devices */
+#define AGAIN_LEAST 64     /* number of devices from which on beam searches have further beginnings, */
+#define AGAIN_MOST 512     /* ... and up to which; */
+#define AGAIN_WIDTH 2      /* ... one of stages of at most so many devices */
+#define AGAIN_JUDGED 12000 /* drafts; if fewer were judged, there is time to search from each of them again */
 
 /* Returns true if a better plan than the i-th has as many pipelines. */
 static bool is_like_better(const struct hspmd_best_plans *best, int i)
@@ -22,6 +25,73 @@ static bool is_like_better(const struct hspmd_best_plans *best, int i)
 		if (best->list[k].plan->pipeline_count == best->list[i].plan->pipeline_count)
 			return true;
 	return false;
+}
+
+/* ---- beginnings of beam searches */
+
+/* The sequences that were found last become a beginning. */
+static int add_beginning(struct hspmd_search *s, unsigned schedules)
+{
+	struct hspmd_beginning *own = &s->beginnings[s->beginning_count];
+	*own = (struct hspmd_beginning){ hspmd_calloc((size_t)s->warm_start_count + 1, sizeof *own->starts), s->warm_start_count,
+		                         schedules };
+	if (!own->starts)
+		return -1;
+	memcpy(own->starts, s->warm_starts, (size_t)s->warm_start_count * sizeof *own->starts);
+	s->beginning_count++;
+	return 0;
+}
+
+/* Find the sequences that do well with micro-batches of this size; for ZB-H1 alone also plans, whose pipelines may differ. */
+static int find_sequences(struct hspmd_search *s, int micro_batch)
+{
+	struct hspmd_candidates l = { 0 };
+	struct hspmd_submesh_tables *t =
+	        hspmd_submesh_tables_new(s->costs, s->device_classes, &s->caps, micro_batch, HSPMD_DRAFT_OFFLOADS_NOTHING, NULL);
+	if (!t)
+		return -1;
+	s->warm_start_count = s->warm_start_any = 0;
+	t->schedule = s->caps.schedules & 1u << HSPMD_SCHEDULE_1F1B ? HSPMD_SCHEDULE_1F1B : HSPMD_SCHEDULE_ZB_H1;
+	bool zero = s->caps.max_zero_stage > 0;
+	int rc = hspmd_candidates_fill(s, t, 2, zero, NULL, &l);
+	if (t->schedule == HSPMD_SCHEDULE_ZB_H1)
+		rc = rc ? rc : hspmd_assemble(s, t, &l, INT_MAX, zero);
+	hspmd_candidates_clear(&l);
+	hspmd_submesh_tables_destroy(t);
+	return rc;
+}
+
+/* Add a beginning: the sequences of stages of at most so many devices, or for these schedules alone. */
+static int find_beginning(struct hspmd_search *s, int width, unsigned schedules)
+{
+	int widest = s->widest, micro_batch = s->best_plans.list[0].plan->micro_batch;
+	unsigned allowed = s->caps.schedules;
+	bool done = (allowed & schedules) == allowed && width >= widest; /* the first search was the same */
+	if (!(allowed & schedules) || done || s->request->global_batch % micro_batch || hspmd_search_is_over(s))
+		return 0;
+	s->widest = width < widest ? width : widest;
+	s->caps.schedules = allowed & schedules;
+	s->few_sequences = s->caps.schedules != allowed;
+	int rc = find_sequences(s, micro_batch);
+	s->widest = widest;
+	s->caps.schedules = allowed;
+	s->few_sequences = false;
+	return rc ? rc : add_beginning(s, allowed & schedules);
+}
+
+/* Which drafts lead to good plans is only seen at the end: larger steps from different beginnings end at plans that differ by some per
+ * cent. So there are other sequences to begin with than those of the first search: of narrow stages; then for ZB-H1, for which until then
+ * only those were tried that did well with 1F1B. Where there are few devices the search misses little; where there are many, time is
+ * short. */
+static int find_beginnings(struct hspmd_search *s)
+{
+	int devices = s->costs->cluster->device_count;
+	if (add_beginning(s, s->caps.schedules))
+		return -1;
+	if (devices < AGAIN_LEAST || devices > AGAIN_MOST || s->migration)
+		return 0;
+	int rc = find_beginning(s, AGAIN_WIDTH, s->caps.schedules);
+	return rc ? rc : find_beginning(s, s->widest, 1u << HSPMD_SCHEDULE_ZB_H1);
 }
 
 int hspmd_refine_plans(struct hspmd_search *s)
@@ -46,56 +116,17 @@ int hspmd_refine_plans(struct hspmd_search *s)
 		else
 			rc = hspmd_local_search(s, copies[i], &budget);
 	}
-	return !rc && stages > HSPMD_RESHAPED_STAGES ? hspmd_beam_search(s) : rc;
+	if (rc || stages <= HSPMD_RESHAPED_STAGES)
+		return rc;
+	return find_beginnings(s) ? -1 : hspmd_beam_search(s, s->beginnings, s->beginning_count);
 }
 
-/* Find the sequences that do well with micro-batches of this size; for ZB-H1 alone also plans, whose pipelines may differ. */
-static int find_sequences(struct hspmd_search *s, int micro_batch)
-{
-	struct hspmd_candidates l = { 0 };
-	struct hspmd_submesh_tables *t =
-	        hspmd_submesh_tables_new(s->costs, s->device_classes, &s->caps, micro_batch, HSPMD_DRAFT_OFFLOADS_NOTHING, NULL);
-	if (!t)
-		return -1;
-	s->warm_start_count = s->warm_start_any = 0;
-	t->schedule = s->caps.schedules & 1u << HSPMD_SCHEDULE_1F1B ? HSPMD_SCHEDULE_1F1B : HSPMD_SCHEDULE_ZB_H1;
-	bool zero = s->caps.max_zero_stage > 0;
-	int rc = hspmd_candidates_fill(s, t, 2, zero, NULL, &l);
-	if (t->schedule == HSPMD_SCHEDULE_ZB_H1)
-		rc = rc ? rc : hspmd_assemble(s, t, &l, INT_MAX, zero);
-	hspmd_candidates_clear(&l);
-	hspmd_submesh_tables_destroy(t);
-	return rc;
-}
-
-/* Search once more by larger steps, from other sequences: of stages of at most so many devices, or for these schedules alone. */
-static int search_from(struct hspmd_search *s, int width, unsigned schedules)
-{
-	int widest = s->widest, micro_batch = s->best_plans.list[0].plan->micro_batch;
-	unsigned allowed = s->caps.schedules;
-	bool done = (allowed & schedules) == allowed && width >= widest; /* the first search was the same */
-	if (!(allowed & schedules) || done || s->request->global_batch % micro_batch || hspmd_search_is_over(s))
-		return 0;
-	s->widest = width < widest ? width : widest;
-	s->caps.schedules = allowed & schedules;
-	int rc = find_sequences(s, micro_batch);
-	rc = rc ? rc : hspmd_beam_search(s);
-	s->widest = widest;
-	s->caps.schedules = allowed;
-	return rc;
-}
-
-/* Which drafts lead to good plans is only seen at the end: larger steps from different beginnings end at plans that differ by some per
- * cent. So the search begins again with other sequences: of narrow stages; then for ZB-H1, for which until then only those were tried that
- * did well with 1F1B. Where there are few devices the search misses little; where there are many, time is short. */
 int hspmd_begin_again(struct hspmd_search *s)
 {
-	int devices = s->costs->cluster->device_count;
-	if (devices < AGAIN_LEAST || devices > AGAIN_MOST || s->migration || !s->best_plans.count)
-		return 0;
-	if (s->widest > AGAIN_WIDTH && search_from(s, AGAIN_WIDTH, s->caps.schedules))
-		return -1;
-	return search_from(s, s->widest, 1u << HSPMD_SCHEDULE_ZB_H1);
+	int rc = 0;
+	for (int i = 1; i < s->beginning_count && !rc && s->judged < AGAIN_JUDGED; i++)
+		rc = hspmd_beam_search(s, &s->beginnings[i], 1);
+	return rc;
 }
 
 /* The work that is allowed for all plans may have come to its end while changes still helped the best one. */

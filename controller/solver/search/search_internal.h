@@ -50,6 +50,21 @@ struct hspmd_candidates {
 
 #define HSPMD_WARM_STARTS 512 /* for one schedule */
 
+/* A sequence that did well, and the number of pipelines that it was found for. */
+struct hspmd_warm_start {
+	struct hspmd_stage_sequence sequence;
+	int pipelines;
+};
+
+#define HSPMD_BEGINNINGS 3
+
+/* Sequences that beam searches begin with, under some schedules. */
+struct hspmd_beginning {
+	struct hspmd_warm_start *starts;
+	int count;
+	unsigned schedules;
+};
+
 #define HSPMD_MICRO_BATCH_MAX 128 /* most samples of a micro-batch */
 #define HSPMD_PARTS_MAX (1 << 15) /* most micro-batches per step: each is simulated */
 
@@ -86,10 +101,11 @@ struct hspmd_search {
 	int warm_start_any;                /* ... those for any schedule, the others for ZB-H1; and that micro-batch */
 	int warm_start_micro_batch;
 	bool warm_start_zero;
-	struct {
-		struct hspmd_stage_sequence sequence;
-		int pipelines;
-	} * warm_starts;
+	struct hspmd_warm_start *warm_starts;
+	bool few_sequences; /* even distributions look at a part of the sequences (candidates.c) */
+	int beginning_count;
+	struct hspmd_beginning beginnings[HSPMD_BEGINNINGS]; /* the first one is the first search's */
+	int64_t judged; /* drafts that beam searches judged by the estimate: a measure of their work that does not depend on threads */
 	int beam_ground_count;
 	struct hspmd_beam_ground *beam_grounds[HSPMD_BEAM_GROUNDS]; /* those of the last beam searches, which later ones begin with */
 	double deadline; /* monotonic seconds; 0: none */
@@ -168,7 +184,7 @@ int hspmd_repair(struct hspmd_search *s);
 /* improve.c: refine the best plans and the plan that the search started from, and search from them by larger steps if there are many
  * stages. Returns 0, or -1 if memory runs out. */
 int hspmd_refine_plans(struct hspmd_search *s);
-/* For many devices, search by larger steps from further beginnings. As above. */
+/* For many devices, if that has not been much work, search by larger steps from each further beginning again. As above. */
 int hspmd_begin_again(struct hspmd_search *s);
 /* Reshape and interleave the best plans. As above. */
 int hspmd_reshape_plans(struct hspmd_search *s);
@@ -181,9 +197,9 @@ bool hspmd_pipelines_alike(const struct hspmd_search *s, const struct hspmd_pipe
 /* interleaved_plans.c: interleave the best plans, and refine those that come near the best plan. Returns 0, or -1 if memory runs out. */
 int hspmd_interleave(struct hspmd_search *s);
 #define HSPMD_RESHAPED_STAGES 24 /* most stages of a plan that is reshaped */
-/* beam_search.c: change pipelines and stages of the best plans, for many stages, and refine the results. Returns 0, or -1 if memory runs
- * out. */
-int hspmd_beam_search(struct hspmd_search *s);
+/* beam_search.c: change pipelines and stages of drafts from these beginnings and of the best plans, for many stages, and refine the
+ * results. Returns 0, or -1 if memory runs out. */
+int hspmd_beam_search(struct hspmd_search *s, const struct hspmd_beginning *from, int count);
 void hspmd_beam_grounds_clear(struct hspmd_search *s);
 /* reshape.c: make larger changes to the best plans, and refine the results. Returns 0, or -1 if memory runs out. */
 int hspmd_reshape(struct hspmd_search *s);

@@ -202,9 +202,9 @@ static int search_trials(struct hspmd_search *s, struct trial *trials, int count
 		if (i && !s->best_plans.count)
 			least_first(trials + i, count - i);
 		struct hspmd_submesh_tables *t = trials[i].tables;
-		/* Steps get shorter, then longer, as the micro-batch grows: if the search is much work, two trials without a gain are
+		/* Steps get shorter, then longer, as the micro-batch grows: if the search is much work, one trial without a gain is
 		 * enough. */
-		bool enough = hopeless || (no_gain >= 2 && !hspmd_candidates_are_exhaustive(s, t));
+		bool enough = hopeless || (no_gain && !hspmd_candidates_are_exhaustive(s, t));
 		if (!rc && !enough && trials[i].bound < s->best_s && !hspmd_search_is_over(s))
 			rc = search_micro_batch(s, t);
 		hopeless = hopeless || (!s->best_plans.count && !s->request->known_s && t->micro_batch == least);
@@ -432,6 +432,8 @@ static void clear_search(struct hspmd_search *s)
 	hspmd_best_plans_clear(&s->best_plans);
 	hspmd_plan_destroy(s->start);
 	hspmd_migration_destroy(s->migration);
+	for (int i = 0; i < s->beginning_count; i++)
+		free(s->beginnings[i].starts);
 	free(s->warm_starts);
 	hspmd_pipeline_memo_destroy(s->known);
 	hspmd_beam_grounds_clear(s);
