@@ -187,9 +187,8 @@ json_t *hspmd_contact_find(const char *job, const char *cluster, struct hspmd_er
 		char *path = hspmd_asprintf("%s/contact.json", job);
 		json_t *v = path && (!stat(path, &st) || errno != ENOENT) ? read_contact(path, err) : NULL;
 		if (path && !v && !err->text[0])
-			hspmd_fail(err, "no job is running whose output folder this is (it has no contact.json); hspmd events and hspmd "
-			                "report show one "
-			                "that has ended");
+			hspmd_fail(err, "no job is running whose output folder this is (it has no contact.json); hspmd events and "
+			                "hspmd report show one that has ended");
 		free(path);
 		return v;
 	}
