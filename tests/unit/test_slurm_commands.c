@@ -133,6 +133,8 @@ static void a_member(void **state)
 	const char *env = told("sbatch.env");
 	assert_true(has_line(env, "SLURM_CONF=/etc/s.conf") && has_line(env, "UNTOUCHED=yes"));
 	assert_true(has_line(env, "SLURM_CONF_SERVER=head"));
+	unsetenv("SLURM_CONF");
+	unsetenv("SLURM_CONF_SERVER");
 	assert_null(strstr(env, "SLURM_JOB_ID"));
 	assert_null(strstr(env, "SBATCH_PARTITION"));
 	assert_null(strstr(env, "SRUN_CPUS_PER_TASK"));
