@@ -477,11 +477,14 @@ static int allocate(struct ctld_snapshot *s, struct building *b)
 
 static double size_of(const struct hspmd_slurm_view *v, const struct ctld_peer *p, const struct hspmd_slurm_view_job *j)
 {
-	char type[32];
-	double size = 0;
+	char type[32], last[32] = "";
+	double size = 0, speed = 0;
 	for (int h = 0; h < j->held_count; h++) {
 		hspmd_gres_devices(v->nodes[j->held[h]].gres, type, sizeof type);
-		size += speed_of_type(v, p, type);
+		if (!h || strcmp(type, last) != 0) /* mostly it is the type of the node before */
+			speed = speed_of_type(v, p, type);
+		memcpy(last, type, sizeof last);
+		size += speed;
 	}
 	return size;
 }

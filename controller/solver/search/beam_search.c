@@ -330,16 +330,20 @@ static int explore_schedule(struct beam *b, const struct hspmd_beginning *from, 
 	return rc ? rc : explore_origins(b, from, HSPMD_BEAM_ORIGINS_PLANS, all);
 }
 
+static void rank(struct origins *all)
+{
+	if (all->count)
+		qsort(all->list, (size_t)all->count, sizeof *all->list, by_best);
+}
+
 /* Go on from the best of the origins, and further from the best of these (successive halving, Jamieson and Talwalkar 2016). */
 static int go_on(struct hspmd_search *s, struct origins *all)
 {
 	int rc = 0, half = (all->count + 1) / 2;
-	if (all->count)
-		qsort(all->list, (size_t)all->count, sizeof *all->list, by_best);
+	rank(all);
 	for (int i = 0; i < half && !rc; i++)
 		rc = explore(&all->list[i], EXPANDED_HALF, false);
-	if (all->count)
-		qsort(all->list, (size_t)all->count, sizeof *all->list, by_best);
+	rank(all);
 	for (int i = 0; i < all->count && i < ORIGINS_GOOD && !rc && best_of(&all->list[i]) < GOOD * s->best_plans.list[0].objective; i++)
 		rc = explore(&all->list[i], EXPANDED_GOOD, true);
 	return rc;

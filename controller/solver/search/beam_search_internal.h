@@ -105,10 +105,9 @@ enum beam_origins {
 	HSPMD_BEAM_ORIGINS_ALIKE,     /* pipelines of one sequence that did well, as many as the inventory allows */
 	HSPMD_BEAM_ORIGINS_COMPLETED, /* as many as micro-batches divide among well, with what devices that leaves over */
 	HSPMD_BEAM_ORIGINS_PLANS,     /* the pipelines of the best plans, under whatever schedule */
-	HSPMD_BEAM_ORIGINS_COUNT
 };
-/* beam_origins.c: the best draft, by the estimate, for each number of pipelines, at most HSPMD_BEAM_ORIGINS_MAX. Returns how many there
- * are, the best first; -1 if memory runs out. */
+/* beam_origins.c: the best draft of a beginning's sequences, or of the best plans (then `from` does not count), by the estimate, for each
+ * number of pipelines, at most HSPMD_BEAM_ORIGINS_MAX. Returns how many there are, the best first; -1 if memory runs out. */
 int hspmd_beam_origins(struct beam *b, const struct hspmd_beginning *from, enum beam_origins which, struct beam_draft *origins);
 
 /* beam_successors.c: consider all successors of a draft. */

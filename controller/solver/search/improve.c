@@ -33,11 +33,11 @@ static bool is_like_better(const struct hspmd_best_plans *best, int i)
 static int add_beginning(struct hspmd_search *s, unsigned schedules)
 {
 	struct hspmd_beginning *own = &s->beginnings[s->beginning_count];
-	*own = (struct hspmd_beginning){ hspmd_calloc((size_t)s->warm_start_count + 1, sizeof *own->starts), s->warm_start_count,
-		                         schedules };
+	int count = s->warm_start_count;
+	*own = (struct hspmd_beginning){ hspmd_calloc((size_t)count + 1, sizeof *own->starts), count, schedules }; /* there may be none */
 	if (!own->starts)
 		return -1;
-	memcpy(own->starts, s->warm_starts, (size_t)s->warm_start_count * sizeof *own->starts);
+	memcpy(own->starts, s->warm_starts, (size_t)count * sizeof *own->starts);
 	s->beginning_count++;
 	return 0;
 }

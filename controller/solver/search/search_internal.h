@@ -60,9 +60,9 @@ struct hspmd_warm_start {
 
 /* Sequences that beam searches begin with, under some schedules. */
 struct hspmd_beginning {
-	struct hspmd_warm_start *starts;
+	struct hspmd_warm_start *starts; /* owned by the search */
 	int count;
-	unsigned schedules;
+	unsigned schedules; /* a bit for each */
 };
 
 #define HSPMD_MICRO_BATCH_MAX 128 /* most samples of a micro-batch */

@@ -143,10 +143,10 @@ static double gather_wait(struct hspmd_costs *c, const struct hspmd_plan *p, int
 	const struct hspmd_stage *s = &p->pipelines[0].stages[stage];
 	int first = s->layers[0], end = s->layers[1];
 	double share = hspmd_stage_share(s, 0), all = hspmd_device_params(c, first, end, share), wait = 0;
-	const struct copies of = copies_of(c, p, stage, devices);
-	const bool carry = cores_carry(c, &of, p->pipeline_count);
 	if (p->no_prefetch || gather_s <= 0 || all <= 0)
 		return gather_s;
+	const struct copies of = copies_of(c, p, stage, devices);
+	const bool carry = cores_carry(c, &of, p->pipeline_count);
 	const struct hspmd_layer_times *t = hspmd_costs_times(c, c->cluster->devices[s->devices[0]].type, share, s->sequence_parallel,
 	                                                      p->pipelines[0].micro_batch, err);
 	double total = t ? layer_seconds(t, s->recompute, backward, first, end) : 0, copies = gather_copies(c, p, stage);
