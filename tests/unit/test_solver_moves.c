@@ -9,6 +9,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "common/alloc.h"
 #include "controller/solver/search/beam_search_internal.h"
@@ -17,6 +20,18 @@
 #define ENOUGH 1000000 /* stages timed */
 
 /* A search over GPUs that only one kind of move is left to, unless a test allows more. */
+static int readings_left = -1; /* how often the clock is still read before second 1; -1: it is the system's */
+
+/* Takes the place of the C library's. */
+int clock_gettime(clockid_t clock, struct timespec *t)
+{
+	if (readings_left < 0)
+		return (int)syscall(SYS_clock_gettime, clock, t);
+	*t = (struct timespec){ readings_left ? 0 : 2, 0 };
+	readings_left -= readings_left > 0;
+	return 0;
+}
+
 struct scene {
 	struct hspmd_cluster *cluster;
 	struct hspmd_model_facts *facts;
@@ -421,6 +436,43 @@ static void beginnings_divide_micro_batches(void **state)
 	scene_free(&s);
 }
 
+/* What is searched for until the clock has been read so many times. */
+static void search_until(struct scene *s, const struct hspmd_beginning *from, int readings)
+{
+	s->request.threads = 1; /* several would read it in any order */
+	s->search.deadline = 1;
+	readings_left = readings;
+	assert_int_equal(hspmd_beam_search(&s->search, from, 1), 0);
+	readings_left = -1;
+}
+
+/* A search that ends in the middle of a beam search has not refined yet what this has found. */
+static void what_is_placed_counts_when_time_is_over(void **state)
+{
+	(void)state;
+	bool any = false;
+	for (int readings = 0; !any; readings++) {
+		struct scene s;
+		struct beam b;
+		struct beam_draft known;
+		scene_new(&s, EIGHT, 33);
+		beam_new(&b, &s);
+		draft_from(&b, "1*1", &known);
+		struct hspmd_warm_start start = { .sequence = known.sequence[0] };
+		const struct hspmd_beginning from = { .starts = &start, .count = 1, .schedules = s.search.caps.schedules };
+		beam_clear(&b);
+		assert_int_equal(
+		        hspmd_best_plans_offer(&s.search, plan_from(&s, 1, "[" PIPELINE("33", STAGE("0", "14", "n-0:0")) "]"), NULL), 0);
+		double before = s.search.best_plans.list[0].objective;
+		search_until(&s, &from, readings);
+		any = s.search.evaluated > 1;
+		assert_true(s.search.timed_out);
+		if (any) /* eight devices instead of one */
+			assert_true(s.search.best_plans.list[0].objective < before / 2);
+		scene_free(&s);
+	}
+}
+
 /* Drafts that were judged when the search has begun again. */
 static int64_t judged_after(struct scene *s, int64_t before)
 {
@@ -470,6 +522,7 @@ int main(void)
 		cmocka_unit_test(micro_batches_are_levelled),
 		cmocka_unit_test(successors_differ_in_one_step),
 		cmocka_unit_test(beginnings_divide_micro_batches),
+		cmocka_unit_test(what_is_placed_counts_when_time_is_over),
 		cmocka_unit_test(the_search_begins_again_while_there_is_time),
 	};
 	return cmocka_run_group_tests(tests, NULL, NULL);

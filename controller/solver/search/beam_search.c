@@ -122,6 +122,16 @@ static int refine(struct beam *b)
 	return rc;
 }
 
+/* If there is no time left to refine the best plan placed, it is kept as it is. */
+static int keep_placed(struct hspmd_search *s, struct beam_list *placed)
+{
+	if (!placed->count || !hspmd_search_is_over(s))
+		return 0;
+	struct hspmd_plan *p = placed->drafts[0].plan;
+	placed->drafts[0].plan = NULL;
+	return p ? hspmd_best_plans_offer(s, p, NULL) : 0;
+}
+
 /* Begin with the best plans that are like the best one in micro-batch, schedule and ZeRO. */
 static void begin(struct beam *b)
 {
@@ -288,9 +298,13 @@ struct origins {
 /* Explore the drafts that promise most under the beam's schedule, and add them to the origins. */
 static int explore_origins(struct beam *b, const struct hspmd_beginning *from, enum beam_origins which, struct origins *all)
 {
+	if (hspmd_search_is_over(b->s))
+		return 0;
 	struct beam_draft *drafts = hspmd_calloc(HSPMD_BEAM_ORIGINS_MAX, sizeof *drafts);
 	int found = drafts ? hspmd_beam_origins(b, from, which, drafts) : -1, rc = found < 0 ? -1 : 0;
 	for (int i = 0; i < found && i < origins_max[which] && !rc && drafts[i].seconds < HSPMD_BEAM_FAR_BEHIND * drafts[0].seconds; i++) {
+		if (hspmd_search_is_over(b->s))
+			break;
 		struct origin *o = &all->list[all->count];
 		*o = (struct origin){ b, { .most = BEAM, .drafts = hspmd_calloc(BEAM, sizeof *o->placed.drafts) } };
 		if (!o->placed.drafts) {
@@ -365,6 +379,7 @@ static int search_origins(struct hspmd_search *s, const struct hspmd_beginning *
 			rc = explore_schedule(&beams[used++], from, count, &all);
 	rc = rc ? rc : go_on(s, &all);
 	for (int i = 0; i < all.count; i++) {
+		rc = rc ? rc : keep_placed(s, &all.list[i].placed);
 		clear(&all.list[i].placed);
 		free(all.list[i].placed.drafts);
 	}
@@ -383,6 +398,7 @@ static int search_round(struct hspmd_search *s)
 	begin(&b);
 	rc = expand(&b, EXPANDED);
 	rc = rc ? rc : refine(&b);
+	rc = rc ? rc : keep_placed(s, &b.placed);
 	beam_free(&b);
 	return rc;
 }
