@@ -22,7 +22,8 @@
 #define COMPLETED 5      /* ... and of those among which micro-batches divide well; */
 #define KNOWN 5          /* ... and of those of the best plans */
 #define EXPANDED_FIRST 1 /* drafts whose successors are made, from one such number; */
-#define EXPANDED_HALF 2  /* ... of the half of the numbers that this shows to be best so many more drafts'; */
+#define ORIGINS_BETTER 20 /* ... of so many numbers, which this shows to be best, ... */
+#define EXPANDED_BETTER 3 /* ... so many more drafts'; */
 #define ORIGINS_GOOD 10  /* ... of those that are best then, */
 #define GOOD 1.1         /* ... and at most by this factor slower than the best plan, */
 #define EXPANDED_GOOD 6  /* ... so many more */
@@ -353,10 +354,10 @@ static void rank(struct origins *all)
 /* Go on from the best of the origins, and further from the best of these (successive halving, Jamieson and Talwalkar 2016). */
 static int go_on(struct hspmd_search *s, struct origins *all)
 {
-	int rc = 0, half = (all->count + 1) / 2;
+	int rc = 0;
 	rank(all);
-	for (int i = 0; i < half && !rc; i++)
-		rc = explore(&all->list[i], EXPANDED_HALF, false);
+	for (int i = 0; i < all->count && i < ORIGINS_BETTER && !rc; i++)
+		rc = explore(&all->list[i], EXPANDED_BETTER, false);
 	rank(all);
 	for (int i = 0; i < all->count && i < ORIGINS_GOOD && !rc && best_of(&all->list[i]) < GOOD * s->best_plans.list[0].objective; i++)
 		rc = explore(&all->list[i], EXPANDED_GOOD, true);
