@@ -35,8 +35,13 @@ static void save_of(struct loop *l, const char *what, int64_t generation, const 
 
 static void save_plan(struct loop *l, int64_t generation, const json_t *plan)
 {
-	json_t *run =
-	        json_pack("{s:s, s:I, s:s}", "run", l->o->output->run, "generation", (json_int_t)generation, "job", l->o->config->job_id);
+	const struct run_config *c = l->o->config;
+	json_t *folders = json_array();
+	for (int i = 0; i < 2; i++)
+		if (i ? c->shared : c->local)
+			json_array_append_new(folders, json_string(i ? c->shared : c->local));
+	json_t *run = json_pack("{s:s, s:I, s:s, s:o}", "run", l->o->output->run, "generation", (json_int_t)generation, "job", c->job_id,
+	                        "checkpoints", folders);
 	run_journal_memory_begin(l->o->journal, generation);
 	save_of(l, "plan", generation, plan);
 	if (run)

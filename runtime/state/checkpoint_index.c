@@ -2,9 +2,10 @@
 #include "runtime/state/checkpoint_index.h"
 
 #include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/alloc.h"
 
@@ -83,14 +84,34 @@ void hspmd_checkpoint_index_close(struct hspmd_checkpoint_index *g)
 	*g = (struct hspmd_checkpoint_index){ 0 };
 }
 
+/* Where a job has its checkpoints whose output folder this is: "FOLDER and FOLDER". The caller frees it. NULL: it is none, or has none. */
+static char *named_by_run(const char *output)
+{
+	char *path = hspmd_asprintf("%s/run.json", output), *all = NULL;
+	json_t *run = path ? json_load_file(path, 0, NULL) : NULL, *folder;
+	size_t i;
+	json_array_foreach(json_object_get(run, "checkpoints"), i, folder) {
+		const char *one = json_string_value(folder);
+		char *more = one ? hspmd_asprintf("%s%s%s", all ? all : "", all ? " and " : "", one) : NULL;
+		if (!more)
+			continue;
+		free(all);
+		all = more;
+	}
+	json_decref(run);
+	free(path);
+	return all;
+}
+
 int hspmd_checkpoint_index_none(const char *path, int64_t step, struct hspmd_error *err)
 {
-	char *run = hspmd_asprintf("%s/run.json", path);
-	const char *why = run && !access(run, F_OK) ? ": it is a job's output folder; the job file names those of checkpoints" : "";
-	free(run);
+	char *folders = named_by_run(path), number[40] = "";
 	if (step >= 0)
-		return hspmd_fail(err, "%s: there is no checkpoint of step %" PRId64 "%s", path, step, why);
-	return hspmd_fail(err, "%s: there is no checkpoint%s", path, why);
+		snprintf(number, sizeof number, " of step %" PRId64, step);
+	hspmd_fail(err, "%s: there is no checkpoint%s%s%s", path, number,
+	           folders ? ": it is a job's output folder; the job's checkpoints are below " : "", folders ? folders : "");
+	free(folders);
+	return -1;
 }
 
 struct hspmd_checkpoint_group *hspmd_checkpoint_index_choose(struct hspmd_checkpoint_index *g, int64_t step, const char *path,
