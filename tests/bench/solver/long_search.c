@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How near the solver's plans for hundreds of devices are to what a long search finds (random_problem.h). The plan that the solver finds
- * without a time limit, and plans that it finds for other requests, are changed at random many times, and each change is kept unless it is
- * much worse than the plan before (threshold accepting, Dueck and Scheuer 1990; the threshold falls to 0). All are timed by the solver's
- * cost model. The same arguments find the same plans on any machine: FIRST and LAST problem, CHANGES of all walks together (200,000), WALKS
- * (8: one from each beginning). Prints a table, then how far the solver is behind. */
+/* How near the solver's plans for hundreds of devices are to what a long search finds (random_problem.h). The plan that the solver finds,
+ * and plans that it finds for other requests, are changed at random many times, and each change is kept unless it is much worse than the
+ * plan before (threshold accepting, Dueck and Scheuer 1990; the threshold falls to 0). All are timed by the solver's cost model. The same
+ * arguments find the same plans on any machine, but for LIMIT: FIRST and LAST problem, CHANGES of all walks together (200,000), WALKS
+ * (8: one from each beginning), LIMIT (0: none), seconds after which the solver's own search ends. Prints a table, then how far the solver
+ * is behind. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -411,7 +412,7 @@ static void search_long(struct walk *w, const struct hspmd_plan *ours, long chan
 }
 
 /* Adds what our plan is behind to *behind. Returns 0 or -1. */
-static int compare(unsigned seed, long changes, int walks, double *behind)
+static int compare(unsigned seed, long changes, int walks, double limit_s, double *behind)
 {
 	struct hspmd_error err = { "" };
 	struct problem p;
@@ -420,10 +421,12 @@ static int compare(unsigned seed, long changes, int walks, double *behind)
 		problem_free(&p);
 		return -1;
 	}
+	p.request.time_limit_s = limit_s;
 	double began = processor_time(), wall = hspmd_now();
 	struct hspmd_plan *ours = hspmd_solve(p.cluster, p.facts, NULL, &p.request, NULL, &err);
 	double took = processor_time() - began;
 	wall = hspmd_now() - wall;
+	p.request.time_limit_s = 0;
 	if (!ours) {
 		printf("problem %u (%d devices): %s\n", seed, p.cluster->device_count, err.text);
 		problem_free(&p);
@@ -468,17 +471,18 @@ int main(int argc, char **argv)
 	unsigned first = argc > 1 ? (unsigned)atoi(argv[1]) : 1, last = argc > 2 ? (unsigned)atoi(argv[2]) : 50;
 	long changes = argc > 3 ? atol(argv[3]) : 200000;
 	int walks = argc > 4 ? atoi(argv[4]) : BEGINNINGS, far = 0;
+	double limit_s = argc > 5 ? atof(argv[5]) : 0;
 	size_t count = last >= first ? last - first + 1 : 0;
 	double *behind = hspmd_calloc(count + 1, sizeof *behind), sum = 0;
-	if (!behind || !count || walks < 0 || changes < 0) {
-		fprintf(stderr, "Usage: long_search [FIRST LAST [CHANGES [WALKS]]]\n");
+	if (!behind || !count || walks < 0 || changes < 0 || limit_s < 0) {
+		fprintf(stderr, "Usage: long_search [FIRST LAST [CHANGES [WALKS [LIMIT]]]]\n");
 		return 2;
 	}
 	printf("| problem | devices | types | layers | batch | step, s | found in, s | processors, s | long search, s | took, s | timed | "
 	       "behind |\n"
 	       "| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n");
 	for (size_t i = 0; i < count; i++) {
-		if (compare(first + (unsigned)i, changes, walks, &behind[i]))
+		if (compare(first + (unsigned)i, changes, walks, limit_s, &behind[i]))
 			return 1;
 		sum += behind[i];
 		far += behind[i] > 0.005;
