@@ -12,6 +12,7 @@
 #include "common/format/device_traits.h"
 #include "common/hostlist.h"
 #include "common/json.h"
+#include "common/log.h"
 
 #define COUNT_MAX 1024                /* devices of one entry */
 #define MEMORY_MAX ((int64_t)1 << 50) /* bytes of one device */
@@ -281,7 +282,8 @@ static int read_nodes(struct reader *r, struct hspmd_json *root)
 
 typedef int find_name(const struct hspmd_cluster *c, const char *name);
 
-/* An optional pair of names, looked up by `find`, as indexes. */
+/* An optional pair of names, looked up by `find`, as indexes. A name that is not there is an error if `among` says where it should be, else
+ * -1. */
 static int read_pair(const struct hspmd_cluster *c, struct hspmd_json *at, const char *key, find_name *find, const char *among, int *pair)
 {
 	struct hspmd_json both = hspmd_json_array_or_none(at, key, 2, 2);
@@ -291,7 +293,7 @@ static int read_pair(const struct hspmd_cluster *c, struct hspmd_json *at, const
 		if (!name)
 			return -1;
 		pair[i] = find(c, name);
-		if (pair[i] < 0)
+		if (pair[i] < 0 && among)
 			return hspmd_json_fail(&one, "\"%s\" is not among %s", name, among);
 	}
 	return 0;
@@ -336,7 +338,7 @@ static int read_link(const struct hspmd_cluster *c, struct hspmd_json *at, struc
 {
 	*l = (struct hspmd_link){ .types = { -1, -1 }, .nodes = { -1, -1 } };
 	l->scope = (enum hspmd_link_scope)hspmd_json_enum(at, "scope", scope_names);
-	if (read_pair(c, at, "types", hspmd_cluster_find_type, "device_types", l->types) ||
+	if (read_pair(c, at, "types", hspmd_cluster_find_type, NULL, l->types) ||
 	    read_pair(c, at, "nodes", hspmd_cluster_find_node, "the nodes", l->nodes))
 		return -1;
 	struct hspmd_json gpus = hspmd_json_array_or_none(at, "gpus", 2, 2);
@@ -355,6 +357,28 @@ static int read_link(const struct hspmd_cluster *c, struct hspmd_json *at, struc
 	return hspmd_json_check_keys(at) ? -1 : check_link_places(at, l);
 }
 
+/* The type of an entry's `types` that the cluster does not have, or NULL. A file may have the links of more than is there now. */
+static const char *absent_type(const struct hspmd_cluster *c, const struct hspmd_json *at)
+{
+	size_t i;
+	json_t *type;
+	json_array_foreach(json_object_get(at->value, "types"), i, type)
+		if (hspmd_cluster_find_type(c, json_string_value(type)) < 0)
+			return json_string_value(type);
+	return NULL;
+}
+
+/* The entry of the file that became links[number]. */
+static struct hspmd_json entry_of(const struct hspmd_cluster *c, const struct hspmd_json *all, int number)
+{
+	struct hspmd_json at = hspmd_json_at(all, 0);
+	for (size_t i = 0; i < hspmd_json_length(all) && number >= 0; i++) {
+		at = hspmd_json_at(all, i);
+		number -= !absent_type(c, &at);
+	}
+	return at;
+}
+
 static int read_links(struct reader *r, struct hspmd_json *root)
 {
 	struct hspmd_cluster *c = r->c;
@@ -366,6 +390,11 @@ static int read_links(struct reader *r, struct hspmd_json *root)
 			return hspmd_json_fail_memory(&all);
 		if (read_link(c, &at, &c->links[c->link_count++]))
 			return -1;
+		const char *absent = absent_type(c, &at);
+		if (!absent)
+			continue;
+		hspmd_warn("%s: links[%zu] is left out: \"%s\" is not among device_types", root->doc->file, i, absent);
+		free(c->links[--c->link_count].points);
 	}
 	if (hspmd_json_failed(root))
 		return -1;
@@ -373,8 +402,8 @@ static int read_links(struct reader *r, struct hspmd_json *root)
 		return hspmd_json_fail_memory(&all);
 	int first, second;
 	if (hspmd_cluster_repeated_link(c, &first, &second)) {
-		struct hspmd_json at = hspmd_json_at(&all, (size_t)second);
-		return hspmd_json_fail(&at, "says how fast the same devices talk as links[%d] does; one of the two must go", first);
+		struct hspmd_json at = entry_of(c, &all, second), other = entry_of(c, &all, first);
+		return hspmd_json_fail(&at, "says how fast the same devices talk as links[%zu] does; one of the two must go", other.index);
 	}
 	return 0;
 }

@@ -173,7 +173,8 @@ static const struct edit edits[] = {
 	  "c.json: links[0].gbytes_per_s: expected a number above 0 and at most 1e+09, got 0" },
 	{ "\"alpha_s\": 0", "\"alpha_s\": -1", "c.json: links[0].alpha_s: expected a number of at least 0 and at most 1e+09, got -1" },
 	{ "\"alpha_s\": 0,", "", "c.json: links[0].alpha_s: expected a number of at least 0 and at most 1e+09, but it is missing" },
-	{ "[\"X\", \"Y\"]", "[\"X\", \"Z\"]", "c.json: links[1].types[1]: \"Z\" is not among device_types" },
+	{ "[\"X\", \"Y\"]", "[\"X\", \"Z\"]", "" }, /* left out */
+	{ "[\"X\", \"Y\"]", "[\"X\", 3]", "c.json: links[1].types[1]: expected a string that is not empty, got 3" },
 	{ "[\"X\", \"Y\"]", "[\"X\"]", "c.json: links[1].types: expected an array of 2 elements, got an array of 1" },
 	{ "\"types\": [\"X\", \"Y\"]", "\"nodes\": [\"n0\", \"z\"]", "c.json: links[1].nodes[1]: \"z\" is not among the nodes" },
 	{ "\"types\": [\"X\", \"Y\"]", "\"nodes\": [\"n0\", \"n0\"]", "c.json: links[1]: scope \"cluster\" is between two nodes" },
@@ -189,6 +190,10 @@ static const struct edit edits[] = {
 	{ "\"points\"", "\"alpha_s\": 0, \"points\"", "c.json: links[1]: expected points, or alpha_s and gbytes_per_s, not both" },
 	{ "{\"scope\": \"node\",", "{\"scope\": \"cluster\", \"types\": [\"Y\", \"X\"],",
 	  "c.json: links[1]: says how fast the same devices talk as links[0] does" },
+	{ "{\"scope\": \"node\",",
+	  "{\"scope\": \"node\", \"types\": [\"Z\", \"X\"], \"alpha_s\": 0, \"gbytes_per_s\": 1}, {\"scope\": \"cluster\", \"types\": "
+	  "[\"Y\", \"X\"],",
+	  "c.json: links[2]: says how fast the same devices talk as links[1] does" },
 	{ "[{\"type\": \"X\", \"count\": 2}]", "[]", "" },
 	{ ", \"links\"", ", \"links\": null, \"links\"", "c.json: line 1" },
 	{ "\"count\": 2", "\"count\": 2.0", "" },
@@ -209,6 +214,22 @@ static void refuses(void **state)
 	assert_null(from_text("{\"format\": \"hspmd-cluster-1\", \"device_types\": {\"X\": {\"kind\": \"cpu\", \"memory_bytes\": 1,"
 	                      " \"gbytes_per_s\": 1, \"tflops\": {\"fp32\": 1}}}, \"nodes\": [{\"name\": \"n\", \"devices\": []}]}"));
 	assert_string_equal(err.text, "c.json: nodes: there is no device on any node");
+}
+
+/* Entries for types that the cluster does not have cover nothing, and those after them are found. */
+static void leaves_out_links_of_types_that_are_not_there(void **state)
+{
+	(void)state;
+	char *text = edited(good, "\"links\": [",
+	                    "\"links\": [{\"scope\": \"cluster\", \"types\": [\"X\", \"Z\"], \"points\": [[1, 1], [2, 2]]},"
+	                    " {\"scope\": \"cluster\", \"types\": [\"Z\", \"Z\"], \"alpha_s\": 9, \"gbytes_per_s\": 1}, ");
+	struct hspmd_cluster *c = from_text(text);
+	assert_non_null(c);
+	assert_int_equal(c->link_count, 2);
+	assert_null(hspmd_cluster_find_link(c, 0, 2, 1, 1));
+	assert_ptr_equal(hspmd_cluster_find_link(c, 0, 4, 1, 1), &c->links[1]);
+	hspmd_cluster_destroy(c);
+	free(text);
 }
 
 /* A million devices in few bytes: refused before they are made. */
@@ -414,6 +435,7 @@ int main(void)
 		cmocka_unit_test(round_trips),
 		cmocka_unit_test(folds_like_nodes),
 		cmocka_unit_test(refuses),
+		cmocka_unit_test(leaves_out_links_of_types_that_are_not_there),
 		cmocka_unit_test(refuses_a_million_devices),
 		cmocka_unit_test(addresses),
 		cmocka_unit_test(most_specific_link),
