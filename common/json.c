@@ -16,17 +16,32 @@
 
 /* ---- documents */
 
-static int parsed(struct hspmd_json_doc *doc, const json_error_t *why)
+/* As some editors write it: U+FEFF in UTF-8 or UTF-16. */
+static bool has_byte_order_mark(const char *text, size_t length)
 {
-	if (doc->root)
-		return 0;
-	doc->failed = true;
-	if (json_error_code(why) == json_error_out_of_memory)
+	return (length >= 3 && !memcmp(text, "\xef\xbb\xbf", 3)) ||
+	       (length >= 2 && (!memcmp(text, "\xff\xfe", 2) || !memcmp(text, "\xfe\xff", 2)));
+}
+
+/* Fails with what jansson says, where its words are those of its own interface, in words for the file's author. */
+static int fail_parsed(struct hspmd_json_doc *doc, const json_error_t *why)
+{
+	const char *text = why->text;
+	switch (json_error_code(why)) {
+	case json_error_out_of_memory:
 		return hspmd_fail_memory(doc->err, doc->file);
-	/* Whatever jansson expected there. */
-	if (json_error_code(why) == json_error_premature_end_of_input || strstr(why->text, " near end of file"))
-		return hspmd_fail(doc->err, "%s: it ends in line %d, before its JSON is complete", doc->file, why->line);
-	return hspmd_fail(doc->err, "%s: line %d, column %d: %s", doc->file, why->line, why->column, why->text);
+	case json_error_end_of_input_expected:
+		text = "something follows, though its JSON is complete";
+		break;
+	case json_error_null_character:
+	case json_error_null_byte_in_key:
+		text = "a text may not have the character \\u0000";
+		break;
+	default: /* whatever jansson expected there */
+		if (json_error_code(why) == json_error_premature_end_of_input || strstr(text, " near end of file"))
+			return hspmd_fail(doc->err, "%s: it ends in line %d, before its JSON is complete", doc->file, why->line);
+	}
+	return hspmd_fail(doc->err, "%s: line %d, column %d: %s", doc->file, why->line, why->column, text);
 }
 
 int hspmd_json_parse(struct hspmd_json_doc *doc, const char *name, const char *text, size_t length, struct hspmd_error *err)
@@ -39,7 +54,10 @@ int hspmd_json_parse(struct hspmd_json_doc *doc, const char *name, const char *t
 	doc->rounded = !doc->root && json_error_code(&why) == json_error_numeric_overflow;
 	if (doc->rounded)
 		doc->root = json_loadb(text, length, flags | JSON_DECODE_INT_AS_REAL, &why);
-	return parsed(doc, &why);
+	doc->failed = !doc->root;
+	if (doc->failed && has_byte_order_mark(text, length))
+		return hspmd_fail(doc->err, "%s: it begins with a byte order mark: expected UTF-8 without one", name);
+	return doc->failed ? fail_parsed(doc, &why) : 0;
 }
 
 int hspmd_json_open(struct hspmd_json_doc *doc, const char *path, struct hspmd_error *err)

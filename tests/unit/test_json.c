@@ -186,6 +186,30 @@ static void broken_texts(void **state)
 	expect_error("/: Is a directory");
 }
 
+/* What a file has that no editor shows, and what jansson says in words of its own interface. */
+static void texts_that_look_right(void **state)
+{
+	(void)state;
+	static const struct {
+		const char *text;
+		size_t length;
+		const char *error;
+	} odd[] = {
+		{ "\xef\xbb\xbf{}", 5, "f.json: it begins with a byte order mark: expected UTF-8 without one" },
+		{ "\xff\xfe{\0}\0", 6, "f.json: it begins with a byte order mark: expected UTF-8 without one" },
+		{ "\xfe\xff\0{\0}", 6, "f.json: it begins with a byte order mark: expected UTF-8 without one" },
+		{ "{}\0", 3, "f.json: line 1, column 3: something follows, though its JSON is complete" },
+		{ "{} {}", 5, "f.json: line 1, column 4: something follows, though its JSON is complete" },
+		{ "{\"a\": \"\\u0000\"}", 15, "f.json: line 1, column 14: a text may not have the character \\u0000" },
+		{ "{\"\\u0000\": 1}", 13, "f.json: line 1, column 9: a text may not have the character \\u0000" },
+	};
+	for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+		assert_int_equal(hspmd_json_parse(&doc, "f.json", odd[i].text, odd[i].length, &err), -1);
+		assert_string_equal(err.text, odd[i].error);
+		hspmd_json_close(&doc);
+	}
+}
+
 static void formats(void **state)
 {
 	(void)state;
@@ -259,6 +283,7 @@ int main(void)
 		cmocka_unit_test(absent_objects_are_harmless),
 		cmocka_unit_test(unknown_keys),
 		cmocka_unit_test(broken_texts),
+		cmocka_unit_test(texts_that_look_right),
 		cmocka_unit_test(formats),
 		cmocka_unit_test(long_messages_are_cut),
 		cmocka_unit_test(writes_what_it_reads),
