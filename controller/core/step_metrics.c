@@ -37,7 +37,7 @@ static void resize_line(struct hspmd_controller *m, double step_s)
 		        (json_int_t)c->steps_lost, "bytes_moved", (json_int_t)(c->local + c->peers + c->disk + c->shared),
 		        "bytes_from_local", (json_int_t)(c->local + c->disk), "bytes_from_disk", (json_int_t)c->disk, "bytes_from_peers",
 		        (json_int_t)c->peers, "bytes_from_shared", (json_int_t)c->shared, "state", c->source, "from_nodes", c->from_nodes,
-		        "nodes", l->nodes, "devices", l->devices, "step", (json_int_t)m->step, "time", m->wall);
+		        "nodes", l->nodes, "devices", l->devices, "at_step", (json_int_t)m->step, "time", m->wall);
 		json_t *phases = json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "detect", hurt ? m->aborted_at - from : 0.0, "settle",
 		                           hurt && m->settled_at >= m->aborted_at ? m->settled_at - m->aborted_at : 0.0, "plan", c->planned,
 		                           "specialise", c->specialised, "connect", c->connected, "move", c->moved, "first_step", step_s);

@@ -67,7 +67,7 @@ static int take_step(struct report_run *r, const json_t *line)
 static int take_change(struct report_run *r, json_t *line)
 {
 	int64_t from = whole(line, "from_nodes", NODES_MAX), nodes = whole(line, "nodes", NODES_MAX),
-	        lost = whole(line, "steps_lost", INT64_MAX);
+	        lost = whole(line, "steps_lost", INT64_MAX), at_step = whole(line, "at_step", INT64_MAX / 2);
 	if (strcmp(text(line, "event"), "resize"))
 		return 0;
 	if (hspmd_array_grow(&r->changes, &r->change_capacity, r->change_count, sizeof *r->changes))
@@ -76,7 +76,7 @@ static int take_change(struct report_run *r, json_t *line)
 	*c = (struct report_change){
 		.line = json_incref(line),
 		.generation = whole(line, "generation", INT64_MAX),
-		.step = whole(line, "step", INT64_MAX / 2),
+		.step = at_step < 0 ? whole(line, "step", INT64_MAX / 2) : at_step, /* "step" in runs of earlier versions */
 		.steps_lost = lost < 0 ? 0 : lost,
 		.from_nodes = from < 0 ? 0 : (int)from,
 		.nodes = nodes < 0 ? 0 : (int)nodes,
