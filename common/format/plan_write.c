@@ -2,6 +2,7 @@
 /* Writing, copying and describing plans. Helpers return a new reference, or NULL: out of memory. */
 #include "common/format/plan.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,7 +113,7 @@ static json_t *predicted_json(const struct hspmd_cluster *c, const struct hspmd_
 		char address[RUN_MAX_BYTES];
 		for (int i = 0; i < d->device_count; i++)
 			bad |= json_object_set_new(memory, hspmd_cluster_device_address(c, d->devices[i], address, sizeof address),
-			                           hspmd_json_real(d->memory_bytes[i]));
+			                           hspmd_json_real(ceil(d->memory_bytes[i])));
 		bad |= json_object_set_new(o, "memory_bytes", memory);
 	}
 	return hspmd_json_unless_failed(bad, o);

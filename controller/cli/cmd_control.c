@@ -528,6 +528,7 @@ static int resize(int argc, char **argv, const char *command, const char *help)
 	int n = 0, status = arguments ? 0 : HSPMD_EXIT_FAILED;
 	bool cut = false;
 	for (int i = 0; arguments && i < argc; i++) {
+		cut |= !strcmp(argv[i], "--");
 		if (!cut && i > 0 && argv[i][0] == '-' && argv[i][1] >= '0' && argv[i][1] <= '9' && !takes_value(argv[i - 1])) {
 			arguments[n++] = "--";
 			cut = true;

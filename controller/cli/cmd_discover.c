@@ -22,6 +22,7 @@ struct discover_options {
 static int parse(int argc, char **argv, struct discover_options *o)
 {
 	int64_t devices = 0, cores = 0;
+	bool json; /* what it prints is JSON anyway */
 	const struct hspmd_option options[] = {
 		{ "devices", 0, "N", HSPMD_OPTION_INT, &devices, 1, 1024,
 		  "make N CPU devices of the node's cores (default: one per NUMA node)" },
@@ -32,6 +33,7 @@ static int parse(int argc, char **argv, struct discover_options *o)
 		{ "node", 0, "NAME", HSPMD_OPTION_TEXT, &o->look.node, 0, 0,
 		  "name of this node (default: its name in Slurm, or the host name)" },
 		{ "output", 'o', "FILE", HSPMD_OPTION_TEXT, &o->output, 0, 0, "write to FILE instead of standard output" },
+		{ "json", 0, NULL, HSPMD_OPTION_FLAG, &json, 0, 0, "print JSON, which it does anyway" },
 		{ 0 },
 	};
 	int status = hspmd_options_parse("discover", head, options, argc, argv);

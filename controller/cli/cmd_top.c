@@ -367,7 +367,7 @@ int hspmd_command_top(int argc, char **argv)
 	static struct top t;
 	struct hspmd_error err = { "" };
 	if (job && *job && !top_ask_knows(job, &err)) {
-		hspmd_error_log("%s", err.text);
+		hspmd_error_log("job %s: %s", job, err.text);
 		return HSPMD_EXIT_FAILED;
 	}
 	plain |= once || !isatty(STDOUT_FILENO);

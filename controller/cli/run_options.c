@@ -253,6 +253,8 @@ int run_options_parse(struct run_options *o, int argc, char **argv)
 		return wrong;
 	if (o->command.argc)
 		return 0;
+	if (separated && !o->job)
+		return hspmd_usage_error("run", "the command is missing behind --");
 	if (!o->job && !(o->job = getenv("HSPMD_JOB")))
 		return hspmd_usage_error("run", "--job is missing (and HSPMD_JOB is not set)");
 	return 0;

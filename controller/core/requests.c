@@ -97,7 +97,8 @@ static void grow(struct hspmd_controller *m, const struct run_event *e)
 		reply(m, e->id, false, "the job has %d node%s already; it can only be grown to more (or by +N)", have,
 		      have == 1 ? "" : "s");
 	else if (target > most)
-		reply(m, e->id, false, "elastic.max_nodes of the job file is %d: it cannot grow to %lld", most, (long long)target);
+		reply(m, e->id, false, "elastic.max_nodes, or --hspmd-nodes in its place, is %d: it cannot grow to %lld", most,
+		      (long long)target);
 	else if (policy_forbids(m, target, why, sizeof why)) {
 		note_policy(m, e, why);
 		reply(m, e->id, false, "%s", why);
@@ -163,7 +164,8 @@ static void shrink(struct hspmd_controller *m, const struct run_event *e)
 		reply(m, e->id, false, "the job has %d node%s already; it can only be shrunk to fewer (or by -N)", have,
 		      have == 1 ? "" : "s");
 	else if (target < least || target < 1)
-		reply(m, e->id, false, "elastic.min_nodes of the job file is %d: it cannot shrink to %lld", least, (long long)target);
+		reply(m, e->id, false, "elastic.min_nodes, or --hspmd-nodes in its place, is %d: it cannot shrink to %lld", least,
+		      (long long)target);
 	else if (!mark_leaving(m, names, have - (int)target, &err))
 		reply(m, e->id, false, "%s", err.text);
 	else {

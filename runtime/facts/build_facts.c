@@ -613,7 +613,7 @@ int hspmd_model_facts_length(const struct hspmd_model *m, int seq_len, struct hs
 	if (seq_len)
 		return seq_len;
 	if (hspmd_model_is_own(m) && !m->learnt_positions)
-		return hspmd_fail(err, "%s: the length of samples is missing: the model takes any", m->name);
+		return hspmd_fail(err, "%s: the length of samples is missing (--seq-len): the model takes any", m->name);
 	return m->max_positions < INT_MAX ? (int)m->max_positions : INT_MAX;
 }
 

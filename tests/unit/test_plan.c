@@ -170,6 +170,15 @@ static void round_trips(void **state)
 		json_t *twice = hspmd_plan_to_json(p, cluster), *copied = hspmd_plan_to_json(copy, cluster);
 		assert_true(json_equal(once, twice));
 		assert_true(json_equal(once, copied));
+		if (p->predicted.device_count) { /* bytes are whole: what a device needs at least */
+			p->predicted.memory_bytes[0] = 1000.25;
+			json_t *part = hspmd_plan_to_json(p, cluster);
+			char address[300];
+			hspmd_cluster_device_address(cluster, p->predicted.devices[0], address, sizeof address);
+			json_t *bytes = json_object_get(json_object_get(json_object_get(part, "predicted"), "memory_bytes"), address);
+			assert_int_equal(json_integer_value(bytes), 1001);
+			json_decref(part);
+		}
 		hspmd_plan_destroy(p);
 		hspmd_plan_destroy(copy);
 		json_decref(file);
