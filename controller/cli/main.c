@@ -47,7 +47,7 @@ static void help(FILE *to)
 			fprintf(to, "  %-12s %s\n", commands[i].name, commands[i].does);
 	fputs("\n  --help       print this\n  --version    print the version\n\n'hspmd COMMAND --help' says more; so does 'man "
 	      "hspmd-COMMAND'.\n"
-	      "Exit status: 0 done, 1 failed, 2 wrong usage.\n",
+	      "Exit status: 0 done, 1 failed, 2 wrong usage; of run also 85: saved, and more is to be done.\n",
 	      to);
 }
 
