@@ -247,6 +247,20 @@ static void print_nodes(const char *what, const json_t *nodes, const char *value
 	putchar('\n');
 }
 
+/* A line for each node that no plan uses: for how long, if that is known, and why. */
+static void print_left_out(const json_t *nodes)
+{
+	const char *name, *before = "left out";
+	json_t *v;
+	json_object_foreach((json_t *)nodes, name, v) {
+		printf("%-12s%s", before, name);
+		if (json_object_get(v, "for_s"))
+			printf(" (%.0f s more)", number(v, "for_s"));
+		printf(": %s\n", text(v, "reason"));
+		before = "";
+	}
+}
+
 static void print_status(const json_t *s)
 {
 	printf("job         %s: %s\n", text(s, "job"), text(s, "phase"));
@@ -261,7 +275,7 @@ static void print_status(const json_t *s)
 	if (json_array_size(json_object_get(s, "members_waiting")))
 		printf("            %zu more wait for nodes\n", json_array_size(json_object_get(s, "members_waiting")));
 	print_nodes("slow", json_object_get(s, "stragglers"), "%.2f times");
-	print_nodes("left out", json_object_get(s, "left_out"), "%.0f s more");
+	print_left_out(json_object_get(s, "left_out"));
 	printf("generation  %.0f\n", number(s, "generation"));
 	printf("plan        %s\n", *text(s, "plan") ? text(s, "plan") : "-");
 	if (json_object_get(s, "repaired"))

@@ -67,6 +67,7 @@ struct node {
 	bool quarantined; /* its devices failed too often, or it rejoins: no plan uses it until quarantined_until */
 	bool rejoins;     /* used again as soon as the others train: a rank of an elastic command was lost here */
 	double quarantined_until;
+	char left_out_why[240];   /* why it is quarantined, or its agent is not up; "": no reason is known */
 	int quarantines;          /* how often it was quarantined */
 	int failed_reads;         /* failures of its workers in this quarantine, since the last committed step */
 	bool terminating;         /* its agent is ending, because of a shrink or a signal from outside */

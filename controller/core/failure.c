@@ -36,8 +36,9 @@ static void count_failure(struct hspmd_controller *m, struct worker *w)
 	w->node->quarantined = true;
 	w->node->failed_reads = 0;
 	w->node->quarantined_until = m->now + seconds;
-	note_event(m, "quarantined", "node %s is left out for %.0f s: worker %s failed %d times without a step between", w->node->name,
-	           seconds, w->address, w->faults);
+	snprintf(w->node->left_out_why, sizeof w->node->left_out_why, "worker %s failed %d times without a step between", w->address,
+	         w->faults);
+	note_event(m, "quarantined", "node %s is left out for %.0f s: %s", w->node->name, seconds, w->node->left_out_why);
 }
 
 /* The other ranks of an elastic command go on at once. The lost one's node joins them again when they train, and its new process is made
@@ -49,7 +50,8 @@ static void let_rejoin(struct hspmd_controller *m, struct worker *w)
 		return;
 	n->quarantined = n->rejoins = true;
 	n->quarantined_until = m->now + QUARANTINE_S;
-	note_event(m, "rejoins", "node %s joins again when the others train: rank %s was lost", n->name, w->address);
+	snprintf(n->left_out_why, sizeof n->left_out_why, "joins again when the others train: rank %s was lost", w->address);
+	note_event(m, "rejoins", "node %s %s", n->name, n->left_out_why);
 	next_drop(m); /* if it was planned with that node, it would wait for the new process */
 }
 
@@ -75,7 +77,8 @@ static void let_join_later(struct hspmd_controller *m)
 			continue;
 		n->quarantined = n->rejoins = true;
 		n->quarantined_until = m->now + QUARANTINE_S;
-		note_event(m, "rejoins", "node %s joins when the others train: it was about to join when a rank was lost", n->name);
+		snprintf(n->left_out_why, sizeof n->left_out_why, "joins when the others train: it was about to join when a rank was lost");
+		note_event(m, "rejoins", "node %s %s", n->name, n->left_out_why);
 		next_drop(m);
 	}
 }
@@ -170,6 +173,8 @@ void on_agent_lost(struct hspmd_controller *m, const struct run_event *e)
 	bool started = n->agent == PROC_UP;
 	if (!started)
 		revive_drop_node(m, n);
+	if (!n->quarantined)
+		snprintf(n->left_out_why, sizeof n->left_out_why, "lost its agent: %s", e->text ? e->text : "no reason given");
 	node_lost(m, n, "its agent is gone");
 	if (started)
 		n->attempts = 0;

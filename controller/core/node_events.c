@@ -13,6 +13,7 @@ static void node_left(struct hspmd_controller *m, struct node *n)
 	bool member = member_exit_reason(m, n, why, sizeof why);
 	n->held = n->leaving = n->quarantined = n->rejoins = n->released = false;
 	n->attempts = n->quarantines = 0;
+	n->left_out_why[0] = 0;
 	n->retry_at = 0;
 	if (n->agent == PROC_UP)
 		emit(m, ACTION_DISCONNECT_AGENT, n->name, NULL, 0);
@@ -106,10 +107,10 @@ void on_allocation(struct hspmd_controller *m, const struct run_event *e)
 static bool leave_out_other_version(struct hspmd_controller *m, struct node *n, const json_t *hello)
 {
 	const char *version = json_string_value(json_object_get(hello, "version"));
-	char why[300];
+	char *why = n->left_out_why;
 	if (!version || !strcmp(version, PACKAGE_VERSION))
 		return false;
-	snprintf(why, sizeof why,
+	snprintf(why, sizeof n->left_out_why,
 	         "it runs hspmd %.32s, and this job was started by hspmd %s: install that version on it, or requeue the job, which then "
 	         "runs "
 	         "the new one on all nodes",
@@ -137,6 +138,7 @@ void on_agent_up(struct hspmd_controller *m, const struct run_event *e)
 		hspmd_fail(&err, "agent of %s speaks for %d nodes, the first %s", e->node, part->node_count,
 		           part->node_count ? part->nodes[0].name : "-");
 	if (err.text[0]) {
+		snprintf(n->left_out_why, sizeof n->left_out_why, "%.200s", err.text);
 		log_msg(m, HSPMD_LOG_WARNING, "node %s is not used: %s", e->node, err.text);
 		hspmd_cluster_destroy(part);
 		emit(m, ACTION_DISCONNECT_AGENT, e->node, NULL, 0);
@@ -155,6 +157,8 @@ void on_agent_up(struct hspmd_controller *m, const struct run_event *e)
 	if (workers_make(m, n, part->device_count))
 		m->failed = true;
 	n->agent = PROC_UP;
+	if (!n->quarantined)
+		n->left_out_why[0] = 0;
 	n->agent_locks = json_is_true(json_object_get(e->value, "alone"));
 	n->terminating = n->quit_sent = false;
 	n->checkpoint_search = 0;
@@ -238,6 +242,7 @@ void nodes_tick(struct hspmd_controller *m)
 	for (size_t i = 0; i < m->nodes; i++) {
 		struct node *n = m->node[i];
 		if (n->held && n->agent == PROC_STARTING && m->now >= n->deadline) {
+			snprintf(n->left_out_why, sizeof n->left_out_why, "its agent did not connect in time");
 			log_msg(m, HSPMD_LOG_WARNING, "the agent of %s did not connect in time", n->name);
 			n->agent = PROC_NONE;
 			if (n->member)

@@ -101,8 +101,8 @@ static json_t *state_copies(const struct hspmd_controller *m, double now)
 	return list;
 }
 
-/* Entries of the per-node lists; NULL: none for this node. Its member job, its slowdown, and the seconds that its quarantine still
- * lasts. */
+/* Entries of the per-node lists; NULL: none for this node. Its member job, its slowdown, and why no plan uses it, with the seconds that its
+ * quarantine still lasts. */
 static json_t *member_job(const struct node *n, double now)
 {
 	(void)now;
@@ -117,7 +117,9 @@ static json_t *slow(const struct node *n, double now)
 
 static json_t *left_out(const struct node *n, double now)
 {
-	return n->quarantined ? json_real(fmax(0, n->quarantined_until - now)) : NULL;
+	if (n->quarantined)
+		return json_pack("{s:f, s:s}", "for_s", fmax(0, n->quarantined_until - now), "reason", n->left_out_why);
+	return n->agent == PROC_NONE && !n->leaving && n->left_out_why[0] ? json_pack("{s:s}", "reason", n->left_out_why) : NULL;
 }
 
 /* { node: entry }, of the held nodes. */

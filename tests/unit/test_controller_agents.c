@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -96,6 +97,17 @@ static void test_refused_at_first(void **state)
 	}
 }
 
+/* The status says why n2 is left out, and whether for a time that is known. */
+static void expect_reason(struct world *w, const char *reason, bool timed)
+{
+	json_t *s = world_status(w), *one = json_object_get(json_object_get(s, "left_out"), "n2");
+	const char *text = json_string_value(json_object_get(one, "reason"));
+	if (!text || !strstr(text, reason))
+		fail_msg("expected the reason \"%s\", got \"%s\"", reason, text ? text : "none");
+	assert_int_equal(json_is_real(json_object_get(one, "for_s")), timed);
+	json_decref(s);
+}
+
 /* A node that was upgraded while the job runs is left out, once and in words; with the job's version it takes part again. */
 static void test_other_version(void **state)
 {
@@ -111,6 +123,7 @@ static void test_other_version(void **state)
 		static const char left_out[] =
 		        "node n2 is not used: it runs hspmd 99.0, and this job was started by hspmd " PACKAGE_VERSION;
 		assert_int_equal(world_events_with(w, left_out), 1);
+		expect_reason(w, "it runs hspmd 99.0, and this job was started by hspmd " PACKAGE_VERSION, false);
 		world_hold(w, 2, false);
 		world_run_for(w, 5);
 		world_set_version(w, 2, NULL);
@@ -211,6 +224,7 @@ static void test_left_out_for_failing(void **state)
 	        world_create(&(struct world_options){ .seed = 1, .nodes = 4, .devices_per_node = 1, .held = 3, .steps = 1000000 });
 	world_run_until(w, 20);
 	fail_again_and_again(w, n2_is_left_out, 0);
+	expect_reason(w, "worker n2:0 failed ", true);
 	double since = world_now(w);
 	world_run_until_nodes(w, 2);
 	world_ask(w, "grow", 1);
