@@ -34,10 +34,9 @@ struct waiting_blocks {
 	size_t soonest;  /* the first end of a lifetime */
 };
 
-/* A segment in the heap of all: the lowest is on top, of several the one with the lowest number. */
-struct low_part {
-	size_t height, segment;
-};
+/* A segment in the heap of all: its height, and in the lower half its number. The lowest is on top, of several the one with the lowest number.
+ * As one number: which of two is lower is then no branch, which would often be guessed wrongly. */
+typedef unsigned __int128 low_part;
 
 /* What one placement knows, and the weights for the next one. */
 struct skyline {
@@ -51,7 +50,7 @@ struct skyline {
 	struct skyline_part *segments;
 	size_t segment_count;
 	/* Only the segment on top rises. One that was joined with another stays here until it comes to the top. */
-	struct low_part *heap;
+	low_part *heap;
 	size_t heap_count;
 	size_t placed; /* blocks, in all rounds */
 };
@@ -78,39 +77,40 @@ static size_t height_of(const struct skyline *p, size_t segment)
 	return segment == NONE ? SIZE_MAX : p->segments[segment].height;
 }
 
-static bool is_lower(struct low_part a, struct low_part b)
+static low_part as_low_part(size_t height, size_t segment)
 {
-	return a.height < b.height || (a.height == b.height && a.segment < b.segment);
+	return (low_part)height << 64 | segment;
 }
 
-static void heap_add(struct skyline *p, struct low_part part)
+static void heap_rise(struct skyline *p, size_t at, low_part part)
 {
-	size_t at = p->heap_count++;
-	for (; at > 0 && is_lower(part, p->heap[(at - 1) / 2]); at = (at - 1) / 2)
+	for (; at > 0 && part < p->heap[(at - 1) / 2]; at = (at - 1) / 2)
 		p->heap[at] = p->heap[(at - 1) / 2];
 	p->heap[at] = part;
 }
 
-/* Puts the part in the place of the one on top. */
-static void heap_replace_top(struct skyline *p, struct low_part part)
+/* Puts the part in the place of the one on top. It goes to the bottom and rises from there, as nearly all belong near the bottom. */
+static void heap_replace_top(struct skyline *p, low_part part)
 {
 	size_t at = 0, child;
-	for (; (child = 2 * at + 1) < p->heap_count; at = child) {
-		child += child + 1 < p->heap_count && is_lower(p->heap[child + 1], p->heap[child]);
-		if (!is_lower(p->heap[child], part))
-			break;
+	for (; (child = 2 * at + 2) < p->heap_count; at = child) {
+		child -= p->heap[child - 1] < p->heap[child];
 		p->heap[at] = p->heap[child];
 	}
-	p->heap[at] = part;
+	if (child == p->heap_count) { /* it has no brother */
+		p->heap[at] = p->heap[child - 1];
+		at = child - 1;
+	}
+	heap_rise(p, at, part);
 }
 
 static size_t lowest_segment(struct skyline *p)
 {
-	while (height_of(p, p->heap[0].segment) == SIZE_MAX) { /* joined */
+	while (height_of(p, (size_t)p->heap[0]) == SIZE_MAX) { /* joined */
 		p->heap_count--;
 		heap_replace_top(p, p->heap[p->heap_count]);
 	}
-	return p->heap[0].segment;
+	return (size_t)p->heap[0];
 }
 
 /* The heaviest block found so far, of several the first. */
@@ -119,38 +119,48 @@ struct block_choice {
 	size_t block; /* NONE: none yet */
 };
 
-/* Among the waiting blocks under the tree's node, which are `width` from `low` on: takes the heaviest whose life ends by `last`, if it goes
- * before the choice. */
-static void choose_below(const struct skyline *p, size_t node, size_t low, size_t width, size_t last, struct block_choice *choice)
+/* Whether a block that goes before the choice may be among those under the tree's node, which are from `low` on. */
+static bool may_have(const struct waiting_blocks *w, size_t low, size_t last, const struct block_choice *choice)
 {
-	const struct waiting_blocks *w = &p->waiting[node];
-	if (w->soonest > last || w->heaviest < choice->weight || (w->heaviest == choice->weight && low > choice->block))
-		return;
-	if (width == 1) {
-		*choice = (struct block_choice){ w->heaviest, low };
-		return;
-	}
-	width /= 2;
-	/* The heavier half first: then there is often nothing to look for in the other one. */
-	size_t second = p->waiting[2 * node + 1].heaviest > p->waiting[2 * node].heaviest;
-	choose_below(p, 2 * node + second, low + second * width, width, last, choice);
-	choose_below(p, 2 * node + !second, low + !second * width, width, last, choice);
+	return w->soonest <= last && (w->heaviest > choice->weight || (w->heaviest == choice->weight && low < choice->block));
 }
 
-/* Returns the heaviest waiting block from..to-1 whose life ends by `last`, or NONE. */
+/* Among the waiting blocks under the tree's node, which are `width` from `low` on and may have one: takes the heaviest whose life ends by
+ * `last`, if it goes before the choice. */
+static void choose_below(const struct skyline *p, size_t node, size_t low, size_t width, size_t last, struct block_choice *choice)
+{
+	while (width > 1) {
+		const struct waiting_blocks *half = &p->waiting[2 * node];
+		width /= 2;
+		/* The heavier half first: then there is often nothing to look for in the other one. */
+		size_t first = half[1].heaviest > half[0].heaviest, second = !first;
+		bool in_first = may_have(&half[first], low + first * width, last, choice);
+		bool in_second = may_have(&half[second], low + second * width, last, choice);
+		if (in_first && in_second) {
+			choose_below(p, 2 * node + first, low + first * width, width, last, choice);
+			in_first = false;
+			in_second = may_have(&half[second], low + second * width, last, choice);
+		}
+		if (!in_first && !in_second)
+			return;
+		size_t next = in_first ? first : second;
+		node = 2 * node + next;
+		low += next * width;
+	}
+	*choice = (struct block_choice){ p->waiting[node].heaviest, low };
+}
+
+/* Returns the heaviest waiting block from..to-1 whose life ends by `last`, or NONE. Those from `to` on begin later, so they end later, too:
+ * the nodes may contain some of them. */
 static size_t choose_block(const struct skyline *p, size_t from, size_t to, size_t last)
 {
 	struct block_choice choice = { 0, NONE };
-	size_t width = 1;
-	for (from += p->leaves, to += p->leaves; from < to; from /= 2, to /= 2, width *= 2) {
-		if (from & 1) {
-			choose_below(p, from, from * width - p->leaves, width, last, &choice);
-			from++;
-		}
-		if (to & 1) {
-			to--;
-			choose_below(p, to, to * width - p->leaves, width, last, &choice);
-		}
+	for (size_t node = p->leaves + from, low = from, width = 1; low < to; low += width, node++) {
+		int up = __builtin_ctzll(node); /* to the widest node that begins here */
+		node >>= up;
+		width <<= up;
+		if (may_have(&p->waiting[node], low, last, &choice))
+			choose_below(p, node, low, width, last, &choice);
 	}
 	return choice.block;
 }
@@ -163,7 +173,7 @@ static void add_segment(struct skyline *p, struct skyline_part s)
 		p->segments[s.before].after = number;
 	if (s.after != NONE)
 		p->segments[s.after].before = number;
-	heap_add(p, (struct low_part){ s.height, number });
+	heap_rise(p, p->heap_count++, as_low_part(s.height, number));
 }
 
 /* Joins the segment with the one after it if both are of one height. */
@@ -185,7 +195,7 @@ static void rise(struct skyline *p, size_t segment, size_t height)
 {
 	struct skyline_part *s = &p->segments[segment];
 	s->height = height;
-	heap_replace_top(p, (struct low_part){ height, segment });
+	heap_replace_top(p, as_low_part(height, segment));
 	join(p, segment);
 	join(p, s->before);
 }
