@@ -58,18 +58,18 @@ like_undisturbed() {
 }
 
 # Of runs that are changed, and of the one to compare them with: long enough at the pace below.
-changed_steps=100
+changed_steps=60
 
-# at_a_pace [SECONDS]: steps of runs that this test starts take at least a second, on any machine, until ends_like_undisturbed lifts this.
+# at_a_pace [SECONDS]: steps of runs that this test starts take at least 1.5 s, on any machine, until ends_like_undisturbed lifts this.
 at_a_pace() {
 	export HSPMD_TEST_STEP_S=$WORK/pace
-	echo "${1-1}" >"$HSPMD_TEST_STEP_S"
+	echo "${1-1.5}" >"$HSPMD_TEST_STEP_S"
 }
 
 # start LOCAL: starts a run in the background, which makes steps when this returns; sets $pid.
 start() {
 	at_a_pace
-	change '.steps = 100'
+	change ".steps = $changed_steps"
 	hspmd run --job job.json --local "$1" --output o "${@:2}" >run.log 2>&1 &
 	pid=$!
 	wait_for 120 "steps" has_steps "${2:+1}"
