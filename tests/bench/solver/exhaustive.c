@@ -14,7 +14,7 @@
 #include "controller/solver/sim/evaluate.h"
 #include "tests/bench/solver/instances.h"
 
-#define DEVICES_MOST 8
+#define DEVICES_MOST FASTEST_PLAN_DEVICES
 #define STAGES_MOST 8
 
 struct brute {
@@ -269,11 +269,18 @@ static void search_micro_batch(struct brute *b, const struct instance *in)
 
 struct hspmd_plan *fastest_plan(const struct instance *in, double known, long most, bool *all, struct hspmd_error *err)
 {
-	struct brute *b = hspmd_calloc(1, sizeof *b);
 	struct hspmd_runtime_caps caps = hspmd_runtime_caps_default();
 	bool allowed[3] = { true, true, true };
-	if (!b)
+	*all = false;
+	if (in->cluster->device_count > DEVICES_MOST) {
+		hspmd_fail(err, "%d devices: all plans are tried for at most %d", in->cluster->device_count, DEVICES_MOST);
 		return NULL;
+	}
+	struct brute *b = hspmd_calloc(1, sizeof *b);
+	if (!b) {
+		hspmd_fail_memory(err, "searching all plans");
+		return NULL;
+	}
 	b->best = known;
 	b->most = most;
 	b->c = hspmd_costs_new(in->cluster, NULL, in->profile, HSPMD_PRECISION_FP32, 0, err);

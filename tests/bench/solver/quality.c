@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How near the solver's plans are to the fastest possible: solves random small problems and compares with exhaustive search, which
- * decides those that it completes within a limit of partitions tried (looks). Arguments: FIRST and LAST problem, most DEVICES, most
- * LAYERS, most LOOKS. */
+ * decides those that it completes within a limit of partitions tried (looks). Arguments: FIRST and LAST problem, most DEVICES (2 to
+ * FASTEST_PLAN_DEVICES), most LAYERS, most LOOKS. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,6 +64,11 @@ int main(int argc, char **argv)
 	int layers = argc > 4 ? atoi(argv[4]) : 10;
 	long looks = argc > 5 ? atol(argv[5]) : 400000;
 	struct figures f[2] = { 0 }, all;
+	if (devices < 2 || devices > FASTEST_PLAN_DEVICES) {
+		fprintf(stderr, "quality: DEVICES: expected 2..%d, for which all plans can be tried, got %d\n", FASTEST_PLAN_DEVICES,
+		        devices);
+		return 2;
+	}
 	for (int seed = first; seed <= last; seed++)
 		if (compare((unsigned)seed, devices, layers, looks, f))
 			return 1;
