@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/unit/only.h"
 #include "tests/unit/solver_inputs.h"
 
 static struct hspmd_plan *solve(const struct hspmd_cluster *c, const struct hspmd_model_facts *m, int batch, struct hspmd_error *err)
@@ -221,5 +222,6 @@ int main(void)
 		cmocka_unit_test(the_limiting_stage_is_named),   cmocka_unit_test(a_batch_that_cannot_be_divided_is_told),
 		cmocka_unit_test(few_heads_are_replicated),
 	};
+	only_chosen_tests(tests, sizeof tests / sizeof *tests);
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }
