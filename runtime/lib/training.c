@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/alloc.h"
+#include "common/json.h"
 #include "runtime/exec/train_local.h"
 #include "runtime/input/shuffle.h"
 
@@ -78,13 +79,11 @@ void hspmd_training_destroy(struct hspmd_training *t)
 
 /* ---- what to train, where and how */
 
+/* The caller owns the value. */
 static json_t *parse(const char *text, const char *name, struct hspmd_error *err)
 {
-	json_error_t why;
-	json_t *value = json_loads(text, JSON_REJECT_DUPLICATES, &why);
-	if (!value)
-		hspmd_fail(err, "%s: line %d, column %d: %s", name, why.line, why.column, why.text);
-	return value;
+	struct hspmd_json_doc doc;
+	return hspmd_json_parse(&doc, name, text, strlen(text), err) ? NULL : doc.root;
 }
 
 int hspmd_training_cluster(struct hspmd_training *t, const char *json, struct hspmd_error *err)

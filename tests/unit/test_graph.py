@@ -121,8 +121,10 @@ class Fails(unittest.TestCase):
         return training
 
     def test_words_of_hspmd(self):
-        with self.assertRaisesRegex(graph.Error, r"cluster: line 1, column 1: "):
+        with self.assertRaisesRegex(graph.Error, r"cluster: it ends in line 1, before its JSON is complete"):
             graph.Training(print, layers=1, cluster="{")
+        with self.assertRaisesRegex(graph.Error, r"cluster: line 1, column 2: "):
+            graph.Training(print, layers=1, cluster="{1}")
         with self.assertRaisesRegex(graph.Error, "optimizer.*speed"):
             graph.Training(print, layers=1, optimizer={"lr": 1, "speed": 2})
         with self.assertRaisesRegex(graph.Error, "local:7: node local has devices 0..0 only"):
