@@ -489,16 +489,13 @@ static unsigned depth_of(emulate_numbers numbers)
 	return numbers == EMULATE_BF16 ? DEPTH : MOST_DEPTH;
 }
 
-static double of_bf16(const char *at)
+static double number_at(const char *at, unsigned n, emulate_numbers numbers)
 {
 	uint16_t bits;
-	memcpy(&bits, at, sizeof bits);
+	if (numbers != EMULATE_BF16)
+		return (double)(numbers == EMULATE_E4M3 ? hspmd_e4m3_value((uint8_t)at[n]) : hspmd_e5m2_value((uint8_t)at[n]));
+	memcpy(&bits, at + n * sizeof bits, sizeof bits);
 	return (double)hspmd_bf16_to_float(bits);
-}
-
-static double of_code(uint8_t code, emulate_numbers numbers)
-{
-	return (double)(numbers == EMULATE_E4M3 ? hspmd_e4m3_value(code) : hspmd_e5m2_value(code));
 }
 
 static const double *tile_values(uint64_t descriptor, bool rows, unsigned count, emulate_numbers numbers)
@@ -525,10 +522,11 @@ static const double *tile_values(uint64_t descriptor, bool rows, unsigned count,
 			const char *piece = o.piece(shared, i, k);
 			if (numbers != EMULATE_BF16)
 				for (unsigned n = 0; n < 16; n++)
-					value[(2 * k + n) * count + tile_place(i, count)] = of_code((uint8_t)piece[n], numbers);
+					value[(2 * k + n) * count + tile_place(i, count)] = number_at(piece, n, numbers);
 			else
 				for (unsigned n = 0; n < 8; n++)
-					value[(rows ? k : k + n) * count + tile_place(rows ? i + n : i, count)] = of_bf16(piece + 2 * n);
+					value[(rows ? k : k + n) * count + tile_place(rows ? i + n : i, count)] =
+					        number_at(piece, n, numbers);
 		}
 	return value;
 }
