@@ -116,9 +116,10 @@ char *hspmd_checkpoint_make_folder(const char *location, int64_t step, int64_t g
 struct hspmd_atomic_file {
 	int fd;
 	bool direct;
-	uint64_t done;
+	uint64_t done, bytes; /* written, and in all */
 	char *folder, *path, *temporary;
 };
+/* Errors name the file that was to be there; of a full disk or quota they also say how many bytes it needs, and what helps. */
 int hspmd_atomic_file_open(struct hspmd_atomic_file *s, const char *folder, const char *file, uint64_t bytes, struct hspmd_error *err);
 int hspmd_atomic_file_write(struct hspmd_atomic_file *s, const void *data, size_t bytes, struct hspmd_error *err);
 /* good: commit the file; otherwise discard it. s is closed in either case. Returns 0 if the file is committed. */

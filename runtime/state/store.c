@@ -30,9 +30,19 @@ char *hspmd_checkpoint_make_folder(const char *location, int64_t step, int64_t g
 	return NULL;
 }
 
+/* By errno. */
+static int fail_to_write(const struct hspmd_atomic_file *s, struct hspmd_error *err)
+{
+	if (errno != ENOSPC && errno != EDQUOT)
+		return hspmd_fail_errno(err, "%s", s->path);
+	return hspmd_fail(err, "%s: %s for its %llu bytes: free as many, or keep fewer checkpoints there (checkpoint.keep)", s->path,
+	                  strerror(errno), (unsigned long long)s->bytes);
+}
+
 int hspmd_atomic_file_open(struct hspmd_atomic_file *s, const char *folder, const char *file, uint64_t bytes, struct hspmd_error *err)
 {
 	*s = (struct hspmd_atomic_file){ .fd = -1,
+		                         .bytes = bytes,
 		                         .folder = strdup(folder),
 		                         .path = hspmd_asprintf("%s/%s", folder, file),
 		                         .temporary = hspmd_asprintf("%s/.%s.new", folder, file) };
@@ -42,12 +52,12 @@ int hspmd_atomic_file_open(struct hspmd_atomic_file *s, const char *folder, cons
 	}
 	s->fd = open(s->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
 	if (s->fd < 0) {
-		hspmd_fail_errno(err, "%s", s->temporary);
+		fail_to_write(s, err);
 		return hspmd_atomic_file_close(s, false, NULL);
 	}
 	/* Reserve space for the whole file, so that a full disk is reported before time is spent. Not every file system supports it. */
 	if (fallocate(s->fd, 0, 0, (off_t)bytes) && errno == ENOSPC) {
-		hspmd_fail_errno(err, "%s", s->temporary);
+		fail_to_write(s, err);
 		return hspmd_atomic_file_close(s, false, NULL);
 	}
 	/* Direct I/O if the file system supports it: the state is not read again soon, and training needs the memory. */
@@ -91,7 +101,7 @@ int hspmd_atomic_file_write(struct hspmd_atomic_file *s, const void *data, size_
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n <= 0)
-			return n ? hspmd_fail_errno(err, "%s", s->temporary) : hspmd_fail(err, "%s: nothing can be written", s->temporary);
+			return n ? fail_to_write(s, err) : hspmd_fail(err, "%s: nothing can be written", s->path);
 		s->done += (uint64_t)n;
 		at += n;
 		bytes -= (size_t)n;
@@ -103,11 +113,11 @@ int hspmd_atomic_file_close(struct hspmd_atomic_file *s, bool good, struct hspmd
 {
 	int rv = good ? 0 : -1;
 	if (!rv && fsync(s->fd))
-		rv = hspmd_fail_errno(err, "%s", s->temporary);
+		rv = fail_to_write(s, err);
 	if (s->fd >= 0 && close(s->fd) && !rv)
-		rv = hspmd_fail_errno(err, "%s", s->temporary);
+		rv = fail_to_write(s, err);
 	if (!rv && rename(s->temporary, s->path))
-		rv = hspmd_fail_errno(err, "%s", s->path);
+		rv = fail_to_write(s, err);
 	else if (!rv)
 		rv = hspmd_durable_sync(s->folder, err);
 	if (rv && s->fd >= 0)

@@ -101,7 +101,7 @@ static json_t *write_locations(struct hspmd_writer *w, int *written, struct hspm
 		int rv = hspmd_image_write(w->image, w->locations[i], w->step, w->generation, w->file, &why);
 		*written += !rv;
 		if (rv) {
-			hspmd_warn("checkpoint of step %lld: %s", (long long)w->step, why.text);
+			hspmd_debug("checkpoint of step %lld: %s", (long long)w->step, why.text); /* the controller tells it, once */
 			*err = why;
 		}
 		if (rv || !w->set)
