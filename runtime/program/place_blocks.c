@@ -34,8 +34,8 @@ struct waiting_blocks {
 	size_t soonest;  /* the first end of a lifetime */
 };
 
-/* A segment in the heap of all: its height, and in the lower half its number. The lowest is on top, of several the one with the lowest number.
- * As one number: which of two is lower is then no branch, which would often be guessed wrongly. */
+/* A segment in the heap of all: its height, and in the lower half its number. The lowest is on top, of several the one with the lowest
+ * number. As one integer: which of two is lower is then no branch, which would often be guessed wrongly. */
 typedef unsigned __int128 low_part;
 
 /* What one placement knows, and the weights for the next one. */
