@@ -246,8 +246,8 @@ static void stop_everywhere(const struct writers *by, int error)
 	int calls, old = 0, new = 0;
 	free(record(by, &calls));
 	assert_true(calls > 30);
-	/* Nodes that keep copies make many calls: each commit stops them at every second one, or lets every third one fail. */
-	const unsigned all = !by->spare ? 1 : error ? 3 : 2, count = draw_count(1, all);
+	/* Nodes that keep copies make many calls: each commit stops them at every third one, or lets every fifth one fail. */
+	const unsigned all = !by->spare ? 1 : error ? 5 : 3, count = draw_count(1, all);
 	const int first = 1 + (int)draw_first(count, all), stride = (int)(all / count);
 	for (int at = first; at <= calls; at += stride) {
 		fresh(by);
