@@ -81,7 +81,7 @@ static void tear_down(struct worker *w)
 
 struct preparation {
 	struct worker *w;
-	json_t *message;
+	json_t *message;        /* lent */
 	int64_t reserved_bytes; /* device memory that the current generation uses */
 };
 
@@ -113,7 +113,6 @@ static void *prepare(void *argument)
 	} else {
 		worker_fault(w, number, &err);
 	}
-	json_decref(p->message);
 	free(p);
 	return NULL;
 }
@@ -123,6 +122,8 @@ static void end_preparation(struct worker *w)
 	if (w->preparing)
 		pthread_join(w->preparer, NULL);
 	w->preparing = false;
+	json_decref(w->lent);
+	w->lent = NULL;
 }
 
 /* The next generation is not needed any more. */
@@ -154,13 +155,13 @@ static int start_preparation(struct worker *w, json_t *m, struct hspmd_error *er
 	struct preparation *p = calloc(1, sizeof *p);
 	if (!p)
 		return hspmd_fail_memory(err, "preparing a generation");
-	*p = (struct preparation){ w, json_incref(m), w->active ? hspmd_generation_peak_bytes(w->active) : 0 };
+	*p = (struct preparation){ w, m, w->active ? hspmd_generation_peak_bytes(w->active) : 0 };
 	if (pthread_create(&w->preparer, NULL, prepare, p)) {
-		json_decref(m);
 		free(p);
 		return hspmd_fail(err, "cannot start a thread to prepare a generation");
 	}
 	w->preparing = true;
+	w->lent = json_incref(m);
 	return 0;
 }
 
@@ -170,7 +171,7 @@ static int start_preparation(struct worker *w, json_t *m, struct hspmd_error *er
 struct exchange {
 	struct worker *w;
 	struct hspmd_generation *next;
-	json_t *addresses;
+	json_t *addresses; /* lent */
 };
 
 static void *exchange(void *argument)
@@ -181,7 +182,6 @@ static void *exchange(void *argument)
 	int failed = hspmd_generation_learn_addresses(x->next, x->addresses, &w->exchange_error);
 	worker_trace_change(w, x->next, "exchange addresses", then);
 	atomic_store(&w->exchanged, failed ? -1 : 1);
-	json_decref(x->addresses);
 	free(x);
 	return NULL;
 }
@@ -191,14 +191,14 @@ static int start_exchange(struct worker *w, json_t *addresses, struct hspmd_erro
 	struct exchange *x = malloc(sizeof *x);
 	if (!x)
 		return hspmd_fail_memory(err, "exchanging addresses");
-	*x = (struct exchange){ w, w->next, json_incref(addresses) };
+	*x = (struct exchange){ w, w->next, addresses };
 	atomic_store(&w->exchanged, 0);
 	if (pthread_create(&w->preparer, NULL, exchange, x)) {
-		json_decref(addresses);
 		free(x);
 		return hspmd_fail(err, "cannot start a thread to exchange addresses");
 	}
 	w->preparing = true;
+	w->lent = json_incref(addresses);
 	w->connecting = false;
 	return 0;
 }

@@ -39,7 +39,7 @@ void worker_request_checkpoint(struct worker *w, json_t *message)
 {
 	pthread_mutex_lock(&w->lock);
 	json_decref(w->checkpoint_request); /* a later request replaces one that is not yet executed */
-	w->checkpoint_request = json_incref(message);
+	w->checkpoint_request = json_deep_copy(message); /* threads must not share reference counts */
 	pthread_mutex_unlock(&w->lock);
 }
 

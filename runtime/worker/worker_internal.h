@@ -26,6 +26,7 @@ struct worker {
 	pthread_mutex_t lock; /* protects active, next and checkpoint_request, which the reading thread uses too */
 	struct hspmd_generation *active, *next;
 	pthread_t preparer;
+	json_t *lent; /* what the preparer reads, without counting references, which threads must not share; NULL: nothing */
 	bool preparing, preconnecting, training, quit;
 	atomic_int exchanged; /* addresses of `next`: 0: not yet, 1: known, -1: exchange_error */
 	struct hspmd_error exchange_error;
