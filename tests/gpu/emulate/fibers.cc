@@ -12,7 +12,11 @@
 
 /* All stacks lie side by side, at distances that are no power of two, neither in lines nor in pages: otherwise their tops would share a few
  * places of the caches for data and for addresses. */
+#if defined __SANITIZE_ADDRESS__ /* whose frames are several times as large */
+#define STACK_BYTES ((size_t)(260 << 10) + 13 * 64)
+#else
 #define STACK_BYTES ((size_t)(68 << 10) + 13 * 64)
+#endif
 #define MOST_THREADS ((size_t)1024)
 #define SLOT 64
 #define LANES 32
