@@ -6,8 +6,8 @@
 
 static bool are_alike(const struct hspmd_facts_tensors *a, const struct hspmd_facts_tensors *b)
 {
-	return a->kind == b->kind && a->by_share == b->by_share && a->by_all == b->by_all && a->experts == b->experts &&
-	       a->per_token == b->per_token;
+	return a->kind == b->kind && a->by_share == b->by_share && a->by_all == b->by_all && a->whole == b->whole &&
+	       a->experts == b->experts && a->per_token == b->per_token;
 }
 
 /* How many times larger the one is than the other; INFINITY: they are of other kinds, or divided otherwise, or one has rows of experts and
@@ -15,7 +15,8 @@ static bool are_alike(const struct hspmd_facts_tensors *a, const struct hspmd_fa
 static double size_ratio(const struct hspmd_facts_tensors *a, const struct hspmd_facts_tensors *b)
 {
 	double least = fmin(a->bytes, b->bytes), most = fmax(a->bytes, b->bytes);
-	if (a->kind != b->kind || a->by_share != b->by_share || a->by_all != b->by_all || !a->experts != !b->experts)
+	if (a->kind != b->kind || a->by_share != b->by_share || a->by_all != b->by_all || a->whole != b->whole ||
+	    !a->experts != !b->experts)
 		return INFINITY;
 	return least > 0 ? most / least : most > 0 ? HUGE_VALF : 1;
 }

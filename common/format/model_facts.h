@@ -94,6 +94,7 @@ struct hspmd_facts_tensors {
 	/* With sequence parallelism in context groups all devices of a stage gather it together (router logits): what needs a whole sample
 	 * does so along whatever divides the sequence. */
 	bool by_all;
+	bool whole; /* of a context group's: each device of a tensor-parallel group has all of it, not a share (router logits) */
 	int experts, per_token; /* of which rows choose some; experts 0: all rows are sent */
 	double count, bytes;    /* bytes: of each, for each sample, before a group divides it */
 };

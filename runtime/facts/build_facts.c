@@ -249,16 +249,7 @@ struct point {
 	struct hspmd_probe_pass *again[HSPMD_RECOMPUTE_KINDS];
 };
 
-static struct hspmd_facts_messages wider(const struct hspmd_facts_messages *m, double factor)
-{
-	struct hspmd_facts_messages wide = *m;
-	for (int i = 0; i < wide.count; i++)
-		wide.of[i].bytes *= factor;
-	return wide;
-}
-
-/* `gathered`: factor of the bytes of a context group's messages, whose program is of the narrow width. */
-static struct hspmd_layer_pass pass_of(const struct hspmd_probe_pass *const at[WORK_POINTS], double gathered)
+static struct hspmd_layer_pass pass_of(const struct hspmd_probe_pass *const at[WORK_POINTS])
 {
 	const struct hspmd_probe_pass *one = at[WORK_ONE], *tensor = at[WORK_TENSOR];
 	double more = at[WORK_ONE_TWICE]->bytes - one->bytes, more_of_half = at[WORK_TENSOR_TWICE]->bytes - tensor->bytes;
@@ -274,18 +265,30 @@ static struct hspmd_layer_pass pass_of(const struct hspmd_probe_pass *const at[W
 		.windows = work(one->windows, tensor->windows),
 		.kernels = one->kernels,
 		.messages = { tensor->messages, at[WORK_SEQUENCE]->messages },
-		.context = wider(&at[WORK_CONTEXT]->messages, gathered),
+		.context = at[WORK_CONTEXT]->messages,
 	};
 }
 
-/* The program in which the sequence is divided for another reason; NULL: there is none. */
-static const struct hspmd_program *other_division(const struct build *b, int layout)
+static const struct hspmd_program *gathered_of(const struct build *b, int layout)
 {
-	int other = layout == S2 ? CONTEXT : S2;
-	return (layout == S2 || layout == CONTEXT) && b->possible[other] ? b->gathered[other].program : NULL;
+	return b->possible[layout] ? b->gathered[layout].program : NULL;
 }
 
-static int probe_again(struct build *b, int layout, const struct hspmd_program *p, struct point *out)
+/* Those of a layout's program in elements of this width. */
+static struct hspmd_probe_others others_of(const struct build *b, int layout, enum hspmd_facts_width width)
+{
+	bool contexts = layout == CONTEXT;
+	return (struct hspmd_probe_others){
+		.sequence = contexts       ? gathered_of(b, S2)
+		            : layout == S2 ? gathered_of(b, CONTEXT)
+		                           : NULL,
+		.heads = contexts ? gathered_of(b, TENSOR) : NULL,
+		.types = contexts && width == HSPMD_FACTS_FP32 ? b->in_parts[CONTEXT].program->graph : NULL,
+	};
+}
+
+static int probe_again(struct build *b, int layout, const struct hspmd_program *p, const struct hspmd_probe_others *others,
+                       struct point *out)
 {
 	for (int r = HSPMD_RECOMPUTE_NONE + 1; r < HSPMD_RECOMPUTE_KINDS; r++) {
 		if (!(hspmd_recompute_kinds(b->facts->recompute_sets) & 1u << r)) { /* as the kind before */
@@ -293,13 +296,13 @@ static int probe_again(struct build *b, int layout, const struct hspmd_program *
 			continue;
 		}
 		const struct hspmd_program *recomputed = program_again(b, layout, (enum hspmd_recompute)r);
-		if (!recomputed || hspmd_probe_again(p, recomputed, other_division(b, layout), out->again[r], b->err))
+		if (!recomputed || hspmd_probe_again(p, recomputed, others, out->again[r], b->err))
 			return -1;
 	}
 	return 0;
 }
 
-/* A context group gathers the same bytes at once and in parts; only the former is a plain gathering. */
+/* A context group gathers the same bytes at once and in parts; only the former is a plain gathering, in programs of the narrow width. */
 static int probe_point(struct build *b, enum hspmd_facts_width width, int which, struct point *out)
 {
 	int layout = points[which].layout;
@@ -314,9 +317,10 @@ static int probe_point(struct build *b, enum hspmd_facts_width width, int which,
 			return -1;
 		probe = &twice;
 	}
-	int status = hspmd_probe_work(probe->program, other_division(b, layout), out->plain, b->err);
+	const struct hspmd_probe_others others = others_of(b, layout, width);
+	int status = hspmd_probe_work(probe->program, &others, out->plain, b->err);
 	if (!status && layout != CONTEXT)
-		status = probe_again(b, layout, probe->program, out);
+		status = probe_again(b, layout, probe->program, &others, out);
 	hspmd_probe_close(&twice);
 	return status;
 }
@@ -337,16 +341,15 @@ static void set_work(struct build *b, enum hspmd_facts_width width, int kind, co
 {
 	struct hspmd_layer_facts *f = &b->facts->kinds[kind];
 	const struct hspmd_probe_pass *of[WORK_POINTS];
-	double gathered = width == HSPMD_FACTS_FP32 ? 2 : 1;
 	for (int direction = 0; direction < 2; direction++) {
 		for (int i = 0; i < WORK_POINTS; i++)
 			of[i] = &at[i].plain[kind][direction];
-		*(direction ? &f->backward[width] : &f->forward[width]) = pass_of(of, gathered);
+		*(direction ? &f->backward[width] : &f->forward[width]) = pass_of(of);
 	}
 	for (int r = 0; r < HSPMD_RECOMPUTE_KINDS; r++) {
 		for (int i = 0; i < WORK_POINTS; i++)
 			of[i] = &at[i].again[r][kind];
-		f->again[r][width] = pass_of(of, gathered);
+		f->again[r][width] = pass_of(of);
 	}
 	for (int i = 0; i < HSPMD_FACTS_FORMS * HSPMD_WORKSPACES; i++) {
 		int form = i / HSPMD_WORKSPACES, which = i % HSPMD_WORKSPACES;
@@ -490,7 +493,7 @@ static int find_gathers(struct build *b, bool *gathers)
 	*gathers = false;
 	if (!passes)
 		return hspmd_fail_memory(b->err, "probing a model's work");
-	int status = hspmd_probe_work(b->gathered[TENSOR].program, NULL, passes, b->err);
+	int status = hspmd_probe_work(b->gathered[TENSOR].program, &(struct hspmd_probe_others){ 0 }, passes, b->err);
 	for (int k = 0; k < 2 * b->facts->kind_count; k++)
 		*gathers |= hspmd_facts_messages_bytes(&passes[k / 2][k % 2].messages, HSPMD_FACTS_GATHERED) > 0;
 	free(passes);

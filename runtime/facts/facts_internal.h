@@ -118,9 +118,15 @@ struct hspmd_probe_pass {
 	struct hspmd_attention_sizes attention; /* whose gradient has the most scores; no heads: there is none */
 	double workspace[2][HSPMD_WORKSPACES]; /* each of the operator that needs most; [1]: at once (op_type.h) */
 };
-/* Fill them. other: of the same model's program in a layout that divides the sequence for another reason (context groups, sequence
- * parallelism), whose gatherings of the same tensors are one with these where both are; NULL: there is none. 0 or -1 (memory). */
-int hspmd_probe_work(const struct hspmd_program *p, const struct hspmd_program *other, struct hspmd_probe_pass (*passes)[2],
+/* The same model's programs in layouts with which a program's may be combined, whose messages of the same tensors are one with its own
+ * where both are. NULL: there is none. */
+struct hspmd_probe_others {
+	const struct hspmd_program *sequence; /* divides the sequence for another reason (context groups, sequence parallelism) */
+	const struct hspmd_program *heads;    /* of a context group's: that of a tensor-parallel group without sequence parallelism */
+	const struct hspmd_graph *types;      /* an equal graph, whose elements count; NULL: the program's own */
+};
+/* Fill them. 0 or -1 (memory). */
+int hspmd_probe_work(const struct hspmd_program *p, const struct hspmd_probe_others *others, struct hspmd_probe_pass (*passes)[2],
                      struct hspmd_error *err);
 /* Fill the layers' products. `divided`: the same model's program in a layout of two tensor-parallel devices; NULL: there is none. 0 or
  * -1. */
@@ -128,7 +134,7 @@ int hspmd_probe_products(const struct hspmd_program *whole, const struct hspmd_p
                          struct hspmd_error *err);
 /* Add the part of the forward pass that `recomputed` repeats, at the costs of `p`, a program of the same layout without recomputation: to
  * passes[layer]. `recomputed` must be of CPU devices, whose programs have no fused pairs of operators of the forward pass. */
-int hspmd_probe_again(const struct hspmd_program *p, const struct hspmd_program *recomputed, const struct hspmd_program *other,
+int hspmd_probe_again(const struct hspmd_program *p, const struct hspmd_program *recomputed, const struct hspmd_probe_others *others,
                       struct hspmd_probe_pass *passes, struct hspmd_error *err);
 
 #endif

@@ -133,10 +133,18 @@ static bool gathers(const struct hspmd_program *p, int tensor)
 	return false;
 }
 
-/* Parts of a sum are reduced, parts of a sequence are gathered. types: an equal graph, whose elements count; other: a program that divides
- * the sequence of the same graph for another reason; NULL: there is none. */
+/* Returns true if a device of the program's has only some heads of a tensor. */
+static bool is_divided(const struct hspmd_program *p, int tensor)
+{
+	for (size_t i = 0; i < p->spmd->value_count; i++)
+		if (p->spmd->values[i].tensor == tensor && divides_heads(p->spmd->values[i].annotation))
+			return true;
+	return false;
+}
+
+/* Parts of a sum are reduced, parts of a sequence are gathered. types: an equal graph, whose elements count. */
 static void add_messages(const struct hspmd_program *p, const struct hspmd_spmd_node *n, const struct hspmd_graph *types,
-                         const struct hspmd_program *other, struct hspmd_facts_messages *to)
+                         const struct hspmd_probe_others *others, struct hspmd_facts_messages *to)
 {
 	const struct hspmd_value *from = &p->spmd->values[n->in[0]];
 	const struct hspmd_tensor *t = &p->graph->tensors[from->tensor];
@@ -151,7 +159,8 @@ static void add_messages(const struct hspmd_program *p, const struct hspmd_spmd_
 		return;
 	struct hspmd_facts_tensors one = { .kind = kind, .count = 1, .bytes = bytes };
 	one.by_share = divides_heads(sum ? p->spmd->values[n->out[0]].annotation : from->annotation);
-	one.by_all = other && !sum && !one.by_share && gathers(other, from->tensor);
+	one.by_all = others->sequence && !sum && !one.by_share && gathers(others->sequence, from->tensor);
+	one.whole = others->heads && !is_divided(others->heads, from->tensor);
 	if (rows || reader) {
 		one.experts = rows ? (int)rows->count : reader->attr.experts;
 		one.per_token = rows ? rows->per_token : reader->attr.experts_per_token;
@@ -186,7 +195,7 @@ static int layer_of_messages(const struct hspmd_program *p, const struct hspmd_s
 	return sum && made_in[n->in[0]] >= 0 ? made_in[n->in[0]] : n->layer;
 }
 
-int hspmd_probe_work(const struct hspmd_program *p, const struct hspmd_program *other, struct hspmd_probe_pass (*passes)[2],
+int hspmd_probe_work(const struct hspmd_program *p, const struct hspmd_probe_others *others, struct hspmd_probe_pass (*passes)[2],
                      struct hspmd_error *err)
 {
 	int *made_in = layers_of_values(p, err);
@@ -197,7 +206,8 @@ int hspmd_probe_work(const struct hspmd_program *p, const struct hspmd_program *
 		if (n->op >= 0)
 			add_operator(p, n, &passes[n->layer][n->backward]);
 		else
-			add_messages(p, n, p->graph, other, &passes[layer_of_messages(p, n, made_in)][n->backward].messages);
+			add_messages(p, n, others->types ? others->types : p->graph, others,
+			             &passes[layer_of_messages(p, n, made_in)][n->backward].messages);
 	}
 	free(made_in);
 	return 0;
@@ -265,7 +275,7 @@ static const struct hspmd_spmd_node *reshard_begun(const struct hspmd_program *p
 	return NULL;
 }
 
-int hspmd_probe_again(const struct hspmd_program *p, const struct hspmd_program *recomputed, const struct hspmd_program *other,
+int hspmd_probe_again(const struct hspmd_program *p, const struct hspmd_program *recomputed, const struct hspmd_probe_others *others,
                       struct hspmd_probe_pass *passes, struct hspmd_error *err)
 {
 	int *made_in = layers_of_values(recomputed, err);
@@ -283,7 +293,7 @@ int hspmd_probe_again(const struct hspmd_program *p, const struct hspmd_program 
 		if (op >= 0)
 			repeated[op] = true;
 		else if (reshard)
-			add_messages(recomputed, reshard, p->graph, other,
+			add_messages(recomputed, reshard, p->graph, others,
 			             &passes[layer_of_messages(recomputed, reshard, made_in)].messages);
 	}
 	for (size_t i = 0; i < p->spmd->node_count; i++) {

@@ -205,7 +205,7 @@ static void work_is_divided_along_the_sequence(void **state)
 	assert_non_null(passes);
 	if (hspmd_probe_open(&probe, &source, &four, HSPMD_FACTS_PARTS_FP32, 32, &err))
 		fail_msg("%s", err.text);
-	if (hspmd_probe_work(probe.program, NULL, passes, &err))
+	if (hspmd_probe_work(probe.program, &(struct hspmd_probe_others){ 0 }, passes, &err))
 		fail_msg("%s", err.text);
 	for (int l = 0; l + 1 < f->layer_count; l++) /* what the loss takes depends on the number of devices */
 		for (int backward = 0; backward < 2; backward++) {

@@ -339,6 +339,21 @@ static void all_devices_gather_in_one_message(void **state)
 	assert_true(is_predicted(&d));
 }
 
+/* Each device of a tensor-parallel group gets the router logits of its context group whole, but a part of keys and values. */
+static void router_logits_are_not_divided(void **state)
+{
+	(void)state;
+	struct drawn d = { .model = SIZED("qwen2_moe", "\"num_experts\":192,\"num_experts_per_tok\":2,\"moe_intermediate_size\":8,"
+		                                       "\"shared_expert_intermediate_size\":64"),
+		           .kind = "cuda" };
+	snprintf(d.cluster, sizeof d.cluster, CLUSTER, d.kind, 1e-9, 0.1);
+	snprintf(d.plan, sizeof d.plan,
+	         "{\"format\":\"hspmd-plan-1\",\"global_batch\":2,\"micro_batch\":1,\"seq_len\":%d,\"schedule\":\"1f1b\",\"pipelines\":[{"
+	         "\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"a:0-3\"],\"sequence_parallel\":false,\"context\":2}]}]}",
+	         SEQ_LEN);
+	assert_true(is_predicted(&d));
+}
+
 /* Gradients of the weights with which experts' results are summed are small beside those of hidden states: of the same kind, but where
  * latency rules four devices sum them otherwise. */
 static void sizes_of_messages_count(void **state)
@@ -392,6 +407,7 @@ int main(void)
 		                            cmocka_unit_test(sizes_of_messages_count),
 		                            cmocka_unit_test(unequal_heads_are_gathered_as_programs_do),
 		                            cmocka_unit_test(all_devices_gather_in_one_message),
+		                            cmocka_unit_test(router_logits_are_not_divided),
 		                            cmocka_unit_test(parts_of_layers_are_exchanged_apart) };
 	only_chosen_tests(tests, sizeof tests / sizeof *tests);
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -223,11 +223,10 @@ static double send_in_context(struct hspmd_costs *c, const struct hspmd_stage *s
 {
 	double slowest = 0;
 	for (int which = 0; which < s->device_count / s->context; which++) {
-		double sum = 0, bytes = micro_batch * hspmd_stage_share(s, which);
+		double sum = 0;
 		for (int i = 0; i < of->count; i++) {
-			double each = is_by_all(s, &of->of[i])
-			                      ? 0
-			                      : send_between_groups(c, s, which, of->of[i].kind, bytes * of->of[i].bytes, err);
+			double bytes = micro_batch * of->of[i].bytes * (of->of[i].whole ? 1 : hspmd_stage_share(s, which));
+			double each = is_by_all(s, &of->of[i]) ? 0 : send_between_groups(c, s, which, of->of[i].kind, bytes, err);
 			if (each < 0)
 				return -1;
 			sum += of->of[i].count * each;
