@@ -362,9 +362,66 @@ static void sequence_parallelism_is_chosen(void **state)
 	hspmd_model_destroy(m);
 }
 
+/* Least memory of each device with which a draft of one stage on all four fits. */
+static double least_of_draft(struct hspmd_submesh_tables *t, int submesh)
+{
+	const struct hspmd_stage_sequence one = { .stages = 1, .submesh = { (unsigned char)submesh } };
+	const struct hspmd_layer_copies alone = { .pipelines = 1 };
+	double low = 0, high = 64e9;
+	while (high - low > 1e-4 * high) {
+		t->submeshes[submesh].usable_bytes = (low + high) / 2;
+		memset(t->rooms, 0, HSPMD_ROOMS * sizeof *t->rooms); /* what was found with other memory */
+		*(hspmd_partition_fits(t, &one, &alone, 1) ? &high : &low) = (low + high) / 2;
+	}
+	return high;
+}
+
+/* Whatever a stage recomputes, with and without sequence parallelism, a draft needs little more than the plan that becomes of it, and no
+ * less. */
+static void drafts_need_what_plans_need(void **state)
+{
+	(void)state;
+	struct hspmd_error err = { "" };
+	bool allowed[1] = { true };
+	struct hspmd_model *m = model_from(LLAMA);
+	struct hspmd_model_facts *f = facts_of(m, 512);
+	struct hspmd_cluster *c = four_gpus(64e9);
+	struct hspmd_costs *costs = hspmd_costs_new(c, f, NULL, HSPMD_PRECISION_BF16, 512, &err);
+	struct hspmd_device_classes *classes = hspmd_device_classes_new(c, allowed, &err);
+	struct hspmd_solve_request r = { .global_batch = 16, .micro_batch = 16, .seq_len = 512, .precision = HSPMD_PRECISION_BF16 };
+	struct hspmd_plan *p = hspmd_solve(c, f, NULL, &r, NULL, &err);
+	assert_true(costs && classes && p && p->pipelines[0].stages[0].device_count == 4);
+	for (int i = 0; i < 2 * HSPMD_RECOMPUTE_KINDS; i++) {
+		struct hspmd_runtime_caps caps = hspmd_runtime_caps_default();
+		int recompute = i / 2, four = 0;
+		if (!(hspmd_recompute_kinds(f->recompute_sets) & 1u << recompute))
+			continue;
+		caps.recompute = 1u << recompute;
+		caps.sequence_parallel = i % 2;
+		struct hspmd_submesh_tables *t = hspmd_submesh_tables_new(costs, classes, &caps, 16, HSPMD_DRAFT_OFFLOADS_NOTHING, &err);
+		assert_non_null(t);
+		while (t->submeshes[four].tp != 4)
+			four++;
+		p->pipelines[0].stages[0].recompute = (enum hspmd_recompute)recompute;
+		p->pipelines[0].stages[0].sequence_parallel = t->submeshes[four].sequence[recompute];
+		double draft = hspmd_device_bytes(costs, &c->types[0], least_of_draft(t, four)),
+		       plan = hspmd_plan_memory(costs, p, 0, 0, 0);
+		if (draft < plan || draft > 1.03 * plan)
+			fail_msg("%s: %g GB in the draft, %g in the plan", hspmd_recompute_names[recompute], draft / 1e9, plan / 1e9);
+		hspmd_submesh_tables_destroy(t);
+	}
+	hspmd_plan_destroy(p);
+	hspmd_device_classes_destroy(classes);
+	hspmd_costs_destroy(costs);
+	hspmd_cluster_destroy(c);
+	hspmd_model_facts_destroy(f);
+	hspmd_model_destroy(m);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(drafts_need_what_plans_need),
 		cmocka_unit_test(lists_are_chosen_where_less_does_not_fit),
 		cmocka_unit_test(offload_is_chosen_where_memory_is_short),
 		cmocka_unit_test(stages_offload_one_by_one),
