@@ -492,8 +492,6 @@ int hspmd_command_run(int argc, char **argv)
 		tear_down(&r);
 		return HSPMD_EXIT_FAILED;
 	}
-	if (r.shared || r.local)
-		hspmd_info("checkpoints are written below %s%s", r.shared ? r.shared : r.local, r.shared ? "" : " on each node");
 	status = hspmd_supervise(live, &r);
 	tear_down(&r);
 	return status;

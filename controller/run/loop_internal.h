@@ -95,6 +95,7 @@ struct loop {
 	bool output_late;        /* that it does not was told */
 	double output_late_s;    /* for how long, when it was looked at last */
 	long output_dropped;     /* lines of which was told that they are lost */
+	bool checkpoints_told;   /* where they are was told */
 	double suspended_s; /* of which the controller has been told */
 	char *contact[2];
 	char process[HSPMD_NONCE_HEX]; /* this controller's, in its contact files */

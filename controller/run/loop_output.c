@@ -42,6 +42,9 @@ static void save_plan(struct loop *l, int64_t generation, const json_t *plan)
 			json_array_append_new(folders, json_string(i ? c->shared : c->local));
 	json_t *run = json_pack("{s:s, s:I, s:s, s:o}", "run", l->o->output->run, "generation", (json_int_t)generation, "job", c->job_id,
 	                        "checkpoints", folders);
+	if (json_array_size(folders) && !l->checkpoints_told)
+		hspmd_info("checkpoints are written below %s%s", c->shared ? c->shared : c->local, c->shared ? "" : " on each node");
+	l->checkpoints_told = true;
 	run_journal_memory_begin(l->o->journal, generation);
 	save_of(l, "plan", generation, plan);
 	if (run)

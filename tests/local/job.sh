@@ -98,7 +98,7 @@ ends_like_undisturbed() {
 }
 
 first_resize() { # FILTER
-	jq -r "select(.event == \"resize\") | $1" o/metrics.jsonl | head -n 1
+	jq -rn "first(inputs | select(.event == \"resize\") | $1)" o/metrics.jsonl
 }
 
 # Prints the pid of the last node's agent.
