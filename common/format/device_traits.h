@@ -32,6 +32,8 @@ struct hspmd_device_traits {
 	bool rings;           /* gathers and sums among its like around a ring, by a library of its own (NCCL) */
 	double launch_s;      /* seconds to launch a kernel; 0: it launches nothing, and its times are in proportion to work */
 	double context_bytes; /* of its memory, in use before a program allocates any */
+	double product_bytes; /* most bytes of its memory that a product needs while it runs, beside its operator (product_memory.h);
+	                         with `beside`, those beside other operators need as many again */
 };
 
 /* Lives as long as the process. */

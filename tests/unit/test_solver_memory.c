@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "common/format/device_traits.h"
+#include "common/format/product_memory.h"
 #include "common/format/recompute_sets.h"
 #include "controller/solver/cost/cost_constants.h"
 #include "controller/solver/search/search_internal.h"
@@ -264,6 +265,15 @@ static double attention_workspace(const struct hspmd_program *p, const struct hs
 	return 4 * rows + (dnn ? scores * 4 / 3 : 0);
 }
 
+/* Most that cuBLASLt gets for a product on a GPU, where gradients of weights may run beside other operators with as much of their own:
+ * that much is predicted, also of programs that run none so. */
+static double product_workspace(const struct hspmd_instruction *in)
+{
+	bool multiplies = in->kind == HSPMD_INSTRUCTION_RUN &&
+	                  (in->opcode == HSPMD_OP_LINEAR || in->opcode == HSPMD_OP_LINEAR_GRAD_X || in->opcode == HSPMD_OP_LINEAR_GRAD_W);
+	return multiplies ? HSPMD_PRODUCT_WORKSPACE : 0;
+}
+
 /* Bytes of a device's program on a GPU, without the small workspaces of other kernels. *host: of the host's memory. One in three of these
  * programs (all with HSPMD_LONG) is compared with the one without products beside other operators. */
 static int apart_number;
@@ -287,12 +297,15 @@ static double planned_on_gpu(const struct hspmd_model *m, const struct hspmd_pla
 		fail_msg("device %d: an arena of %zu bytes, without products beside other operators %zu", device, program->arena_bytes,
 		         apart->arena_bytes);
 	hspmd_program_destroy(apart);
-	double bytes = (double)hspmd_program_memory(program), workspace = 0;
+	double workspace = 0, beside = 0;
 	*host = (double)(program->host_bytes + program->saved_bytes);
-	for (size_t i = 0; i < program->instruction_count; i++)
-		workspace = fmax(workspace, fmax(experts_workspace(program, &program->instructions[i]),
-		                                 attention_workspace(program, &program->instructions[i])));
-	bytes += workspace;
+	for (size_t i = 0; i < program->instruction_count; i++) {
+		const struct hspmd_instruction *in = &program->instructions[i];
+		double product = product_workspace(in);
+		beside = fmax(beside, in->opcode == HSPMD_OP_LINEAR_GRAD_W ? product : 0);
+		workspace = fmax(fmax(workspace, product), fmax(experts_workspace(program, in), attention_workspace(program, in)));
+	}
+	double bytes = (double)hspmd_program_memory(program) + workspace + beside;
 	hspmd_program_destroy(program);
 	return bytes;
 }

@@ -212,6 +212,7 @@ struct hspmd_device_share {
 	bool in_parts;          /* a context group's attention takes keys and values part by part (hspmd_type_takes_parts) */
 	const struct hspmd_product_blocks *blocks; /* that the device packs */
 	bool wgmma, dnn;                           /* a GPU with products of warp-groups; one that may have cuDNN */
+	double product_bytes, beside_bytes;        /* that a product may need within it; and those beside other operators */
 };
 /* That of a device of the type. */
 struct hspmd_device_share hspmd_device_share_of(const struct hspmd_device_type *type, double share, double context_share,

@@ -35,13 +35,16 @@ bool hspmd_type_takes_parts(const struct hspmd_device_type *type)
 struct hspmd_device_share hspmd_device_share_of(const struct hspmd_device_type *type, double share, double context_share,
                                                 bool sequence_parallel)
 {
+	const struct hspmd_device_traits *traits = hspmd_device_traits(type->kind);
 	return (struct hspmd_device_share){ .share = share,
 		                            .context_share = context_share,
 		                            .sequence_parallel = sequence_parallel,
 		                            .in_parts = hspmd_type_takes_parts(type),
 		                            .blocks = &type->product_blocks,
 		                            .wgmma = hspmd_capability_has_wgmma(type->compute_capability),
-		                            .dnn = hspmd_device_traits(type->kind)->origin == HSPMD_ORIGIN_NVIDIA };
+		                            .dnn = traits->origin == HSPMD_ORIGIN_NVIDIA,
+		                            .product_bytes = traits->product_bytes,
+		                            .beside_bytes = traits->beside ? traits->product_bytes : 0 };
 }
 
 struct hspmd_device_share hspmd_stage_device(const struct hspmd_costs *c, const struct hspmd_stage *s, int which)

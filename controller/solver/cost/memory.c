@@ -33,17 +33,20 @@ static double attention_bytes(const struct hspmd_layer_info *f, int micro_batch,
 	return (double)hspmd_attention_workspace(&a, device->wgmma, device->dnn);
 }
 
+/* Convolutions, and products whose operands are rounded, have a product's workspace beside their own; experts multiply without cuBLASLt. */
 double hspmd_layer_workspace(const struct hspmd_layer_info *f, int micro_batch, const struct hspmd_device_share *device)
 {
 	const struct hspmd_facts_amount *of = f->workspace[device->in_parts];
-	double bytes = packed_bytes(f, micro_batch, device);
+	bool multiplies = f->products && fmax(f->products->whole, f->products->sharded) > 0;
+	double bytes = packed_bytes(f, micro_batch, device), product = multiplies ? device->product_bytes : 0, within = product;
 	if (of) {
 		double few = fmin(micro_batch * hspmd_bytes_at(&of[HSPMD_WORKSPACE_EACH], 1, device),
 		                  hspmd_bytes_at(&of[HSPMD_WORKSPACE_MOST], 1, device));
-		bytes += fmax(few, micro_batch * hspmd_bytes_at(&of[HSPMD_WORKSPACE_SAMPLES], 1, device)) +
-		         hspmd_bytes_at(&of[HSPMD_WORKSPACE_WEIGHTS], 1, device);
+		double samples = micro_batch * hspmd_bytes_at(&of[HSPMD_WORKSPACE_SAMPLES], 1, device),
+		       rounded = hspmd_bytes_at(&of[HSPMD_WORKSPACE_WEIGHTS], 1, device);
+		within = fmax(few + product, samples + (rounded > 0 ? product : 0)) + rounded;
 	}
-	return fmax(bytes, attention_bytes(f, micro_batch, device));
+	return fmax(bytes + within, attention_bytes(f, micro_batch, device)) + (multiplies ? device->beside_bytes : 0);
 }
 
 bool hspmd_layer_same_memory(const struct hspmd_layer_info *a, const struct hspmd_layer_info *b)

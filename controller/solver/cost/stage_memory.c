@@ -12,7 +12,8 @@
  *   before has left behind. Under ZeRO-3 the weights of the current layer until they are read, and those of the next one, unless the plan
  *   gathers nothing ahead; under ZeRO-2 and 3 their gradients
  * - within operators: of the one that needs most. On a GPU that is mostly the gradient of attention, whose gradients of scores lie in
- *   memory (common/format/attention_memory.h)
+ *   memory (common/format/attention_memory.h); else products (common/format/product_memory.h), of which those that run beside other
+ *   operators have a workspace of their own
  * - offloaded: optimizer state in the host's memory instead of the device's: the moments and, of rounded weights, those that are not
  *   rounded. Under ZeRO, too, the updated weights that others gather stay on the device
  * - offloaded activations (runtime/program/offload_activations.c): what a layer has saved stays on the device until the next layer's pass

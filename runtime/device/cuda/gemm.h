@@ -13,13 +13,14 @@
 #ifndef HSPMD_CUDA_GEMM_H
 #define HSPMD_CUDA_GEMM_H
 
+#include "common/format/product_memory.h"
 #include "runtime/device/cuda/cuda.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define HSPMD_CUDA_GEMM_WORKSPACE ((size_t)32 << 20) /* no algorithm gets more */
+#define HSPMD_CUDA_GEMM_WORKSPACE ((size_t)HSPMD_PRODUCT_WORKSPACE) /* no algorithm gets more */
 
 /* Applied to a product before it is written. */
 enum hspmd_epilogue {

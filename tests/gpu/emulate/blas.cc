@@ -2,6 +2,7 @@
 /* Matrix products: see cublasLt.h. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <vector>
 
@@ -35,6 +36,13 @@ struct emulate_preference {
 
 #define MAGIC 0x616c676f72697468ull
 #define WORKSPACE 64
+
+/* Bytes that the second algorithm needs; the first needs none. */
+static size_t second_workspace()
+{
+	const char *told = getenv("HSPMD_EMULATE_PRODUCT_WORKSPACE");
+	return told ? strtoull(told, NULL, 10) : WORKSPACE;
+}
 
 static void count_lookup()
 {
@@ -315,11 +323,12 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 	/* Like the real cuBLASLt may, it refuses rows that do not begin on multiples of 16 bytes. */
 	if (!fits(*desc, *a, *b, *d) || (a->type == CUDA_R_16BF && (a->ld | b->ld | d->ld) % 8))
 		return CUBLAS_STATUS_NOT_SUPPORTED;
-	for (int i = 0; i < 2 && i < wanted && preference->workspace >= WORKSPACE; i++) {
+	const size_t need[] = { 0, second_workspace() };
+	for (int i = 0; i < 2 && i < wanted && need[i] <= preference->workspace; i++) {
 		found[i] = cublasLtMatmulHeuristicResult_t();
 		found[i].algo.data[0] = MAGIC;
 		found[i].algo.data[1] = (uint64_t)i;
-		found[i].workspaceSize = WORKSPACE * (size_t)i;
+		found[i].workspaceSize = need[i];
 		++*count;
 	}
 	return CUBLAS_STATUS_SUCCESS;
@@ -333,7 +342,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t de
 	if (!fits(*desc, *a, *b, *d) || algo->data[0] != MAGIC || algo->data[1] > 1)
 		return CUBLAS_STATUS_NOT_SUPPORTED;
 	*result = cublasLtMatmulHeuristicResult_t();
-	result->workspaceSize = WORKSPACE * algo->data[1];
+	result->workspaceSize = algo->data[1] ? second_workspace() : 0;
 	return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -343,7 +352,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes, cudaStream_t stream)
 {
 	emulate_own own;
-	size_t need = WORKSPACE * algo->data[1];
+	size_t need = algo->data[1] ? second_workspace() : 0;
 	if (!handle->open || !fits(*desc, *a_layout, *b_layout, *d_layout) || algo->data[0] != MAGIC || !c || workspace_bytes < need ||
 	    (need && !workspace) || !is_complete(*desc, *d_layout))
 		return CUBLAS_STATUS_INVALID_VALUE;

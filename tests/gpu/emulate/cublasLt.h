@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Stand-in: see cuda_runtime.h. The part of cuBLASLt that the CUDA device uses, with its names, order of arguments and column-major
- * convention; products are summed in double. There are always two algorithms, which differ only in their workspace; BF16 has them only if
- * all sizes are multiples of 8, FP8 only if all are multiples of 16 and the summed dimension is that of both operands' columns. */
+ * convention; products are summed in double. There are always two algorithms, of which the first needs no workspace and the second needs
+ * HSPMD_EMULATE_PRODUCT_WORKSPACE bytes, or 64, and is not proposed for less; BF16 has them only if all sizes are multiples
+ * of 8, FP8 only if all are multiples of 16 and the summed dimension is that of both operands' columns. */
 #ifndef EMULATE_CUBLASLT_H
 #define EMULATE_CUBLASLT_H
 
