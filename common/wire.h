@@ -81,7 +81,8 @@
  *   hello               device; pid
  *   prepared            generation; address: base64, of all its transports; memory_bytes: planned peak; seconds;
  *                       needs_preconnect: true if it takes long to connect, else absent; choices: [lines] of the device
- *                       (runtime/device/device.h) that the plan's `choices` do not have, else absent
+ *                       (runtime/device/device.h) that the plan's `choices` do not have, and the limit of its workspace
+ *                       (common/format/workspace_limit.h) if it is another, else absent
  *   preconnected        generation
  *   started             generation; step; bytes: { local, peers, disk, shared }; seconds: { connect, move; of which plan: 0 if `prepare`
  *                       had the same `live` }

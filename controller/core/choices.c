@@ -2,14 +2,23 @@
 /* What devices have chosen by measurement (`choose` of runtime/device/device.h). Two nodes that measure may choose differently, and then
  * their results differ in the last bits. So the first choice that is reported counts for the whole job: it stands in the plan (its key
  * `choices`), with which it gets to those who prepare, into checkpoints and into the journal; and `start` has those that were made while
- * the generation was prepared. */
+ * the generation was prepared. Of limits of memory the least counts, whoever reports it (common/format/workspace_limit.h). */
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/format/workspace_limit.h"
 #include "common/json.h"
 #include "controller/core/controller_internal.h"
 
 #define BETWEEN " = "
+
+/* Returns true if the value counts, and not the one known for the same key. */
+static bool counts(const char *key, const char *value, const char *known, bool instead)
+{
+	if (!strncmp(key, HSPMD_CHOICE_LEAST, strlen(HSPMD_CHOICE_LEAST)))
+		return strtoull(value + strlen(BETWEEN), NULL, 10) < strtoull(known + strlen(BETWEEN), NULL, 10);
+	return instead && strcmp(value, known) != 0;
+}
 
 /* Takes over a line. instead: it counts instead of one for the same key. */
 static void take(struct hspmd_controller *m, const char *line, bool instead)
@@ -19,7 +28,7 @@ static void take(struct hspmd_controller *m, const char *line, bool instead)
 	const json_t *known = key && m->choices ? json_object_get(m->choices, key) : NULL;
 	if (value && !key)
 		m->failed = true;
-	if (key && (!known || (instead && strcmp(json_string_value(known), value) != 0))) {
+	if (key && (!known || counts(key, value, json_string_value(known), instead))) {
 		if (!m->choices)
 			m->choices = check_alloc(m, json_object());
 		if (m->choices && json_object_set_new(m->choices, key, json_string(value)))

@@ -29,7 +29,16 @@ struct hspmd_kernel_args {
 	bool any_order;                        /* sums may have another order, and so other bits, each time */
 	bool repeats_first; /* the call before rounded the same in[0] to FP8, and neither it nor the workspace has changed since: what is
 	                       left there may be used again */
+	/* What can be computed with less workspace gets no more of it: a power of two, of which 1 stands for none at all; 0: as much as is
+	 * fastest. What is computed then is the same on all devices of a kind. */
+	uint32_t workspace_most;
 };
+
+/* What workspace_most leaves of `bytes`. */
+static inline size_t hspmd_workspace_within(size_t bytes, uint32_t workspace_most)
+{
+	return !workspace_most || bytes <= workspace_most ? bytes : workspace_most > 1 ? workspace_most : 0;
+}
 
 #define HSPMD_DEVICE_GROUPS 64
 #define HSPMD_DEVICE_COPIES 64
@@ -130,6 +139,8 @@ struct hspmd_device_ops {
 	void (*graph_free)(struct hspmd_device *dev, struct hspmd_device_graph *captured); /* NULL is fine */
 	/* Communication between such devices without host memory (runtime/device/communicator.h); NULL: none. */
 	const struct hspmd_communicator_ops *communicators;
+	/* Bytes of its memory that can still be allocated; SIZE_MAX, or NULL: nobody knows. */
+	size_t (*free_memory)(struct hspmd_device *dev);
 };
 
 /* First member of every device's struct. */

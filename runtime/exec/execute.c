@@ -86,6 +86,12 @@ size_t hspmd_executor_host_bytes(const struct hspmd_program *p)
 	return p->host_bytes ? p->host_bytes + HSPMD_PROGRAM_ALIGN : 0;
 }
 
+size_t hspmd_executor_device_bytes(const struct hspmd_program *p)
+{
+	size_t arenas = p->shared_bytes ? p->shared_bytes : p->fixed_bytes + HSPMD_PROGRAM_ALIGN + p->arena_bytes;
+	return arenas + hspmd_program_workspace(p) + 2 * HSPMD_PROGRAM_ALIGN + 2 * hspmd_executor_input_bytes(p);
+}
+
 struct hspmd_executor *hspmd_executor_create(const struct hspmd_executor_options *o, struct hspmd_error *err)
 {
 	struct hspmd_executor *ex = calloc(1, sizeof *ex);

@@ -44,6 +44,8 @@ size_t hspmd_executor_persistent_arena(const struct hspmd_program *p); /* offset
 /* Hash of the layout of that memory. Two programs with the same hash have the same layout. */
 uint64_t hspmd_executor_persistent_layout(const struct hspmd_program *p);
 
+/* Most bytes of the device's memory that an executor of the program allocates. */
+size_t hspmd_executor_device_bytes(const struct hspmd_program *p);
 /* Bytes of the host's memory for what the program offloads; 0: it offloads nothing. */
 size_t hspmd_executor_host_bytes(const struct hspmd_program *p);
 

@@ -7,6 +7,11 @@
 #include "runtime/exec/execute_internal.h"
 #include "runtime/exec/parameters.h"
 
+size_t hspmd_executor_input_bytes(const struct hspmd_program *p)
+{
+	return sizeof(struct hspmd_step_values) + (size_t)p->state_count * sizeof(((struct hspmd_step_values *)0)->streams[0]);
+}
+
 int hspmd_executor_open_inputs(struct hspmd_executor *ex, struct hspmd_error *err)
 {
 	struct hspmd_device *dev = ex->o.device;

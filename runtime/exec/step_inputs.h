@@ -14,6 +14,7 @@
 
 struct hspmd_executor;
 struct hspmd_prepared_program;
+struct hspmd_program;
 
 struct hspmd_step_inputs {
 	struct hspmd_step_values *host; /* of the step, which the device reads; NULL: it takes them from arguments, and samples when it is
@@ -23,6 +24,9 @@ struct hspmd_step_inputs {
 	char *samples;                             /* of the step, in the order of the READ instructions; the device reads them */
 	size_t capacity;
 };
+
+/* Most bytes of each of `passes` and `update`. */
+size_t hspmd_executor_input_bytes(const struct hspmd_program *p);
 
 /* 0 or -1 and err. The executor's `scalar` is then on the device. */
 int hspmd_executor_open_inputs(struct hspmd_executor *ex, struct hspmd_error *err);

@@ -9,6 +9,7 @@
 #include "common/alloc.h"
 #include "common/durable.h"
 #include "common/format/device_runs.h"
+#include "common/format/workspace_limit.h"
 #include "common/log.h"
 #include "common/shm_dir.h"
 #include "runtime/generation/generation_connect.h"
@@ -188,6 +189,37 @@ static int64_t available_bytes(const struct hspmd_generation *g)
 	return device < 0 ? INT64_MAX : g->cluster->types[g->cluster->devices[device].type].memory_bytes;
 }
 
+/* Bytes of the device that may be free when the generation starts; SIZE_MAX: nobody knows. reserved_bytes: what another generation has
+ * of it until then. */
+static size_t room_of(const struct hspmd_generation *g, int64_t reserved_bytes)
+{
+	const struct hspmd_device_ops *ops = g->setup->device->ops;
+	size_t left = ops->free_memory && g->program->stage >= 0 ? ops->free_memory(g->setup->device) : SIZE_MAX;
+	return left == SIZE_MAX ? left : left + (size_t)reserved_bytes;
+}
+
+/* Give operators less workspace if there is no memory for all that is fastest. */
+static void fit_workspace(struct hspmd_generation *g, int64_t reserved_bytes)
+{
+	size_t room = room_of(g, reserved_bytes), all = hspmd_executor_device_bytes(g->program), wanted = all;
+	uint32_t most = g->program->workspace_most;
+	while (all > room && most != 1) {
+		size_t rest = all - hspmd_program_workspace(g->program);
+		most = hspmd_workspace_limit_below(most, room > rest ? room - rest : 0);
+		hspmd_program_set_limit_workspace(g->programs, most, g->setup->device);
+		all = hspmd_executor_device_bytes(g->program);
+	}
+	if (all < wanted)
+		hspmd_info("the plan would need %zu bytes of the device's memory, of which %zu are free: operators get less workspace",
+		           wanted, room);
+}
+
+void hspmd_generation_limit_workspace(struct hspmd_generation *g, uint32_t most)
+{
+	if (most && (!g->program->workspace_most || most < g->program->workspace_most))
+		hspmd_program_set_limit_workspace(g->programs, most, g->setup->device);
+}
+
 struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setup *setup, json_t *message, int64_t reserved_bytes,
                                                   struct hspmd_error *err)
 {
@@ -198,6 +230,7 @@ struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setu
 	}
 	if (!g)
 		return NULL;
+	fit_workspace(g, reserved_bytes);
 	g->persistent_later = (int64_t)hspmd_executor_persistent_bytes(g->program) > available_bytes(g) - reserved_bytes;
 	if (!g->persistent_later)
 		make_persistent(g); /* allocating new memory takes time, and the previous generation may still train meanwhile */
@@ -309,7 +342,16 @@ int hspmd_generation_allocate(struct hspmd_generation *g, struct hspmd_generatio
 	if (g->persistent_later)
 		make_persistent(g);
 	g->persistent_later = false;
-	return make_executor(g, err);
+	size_t room = room_of(g, 0), all = hspmd_executor_device_bytes(g->program);
+	if (!make_executor(g, err))
+		return 0;
+	if (all <= room)
+		return -1;
+	return hspmd_error_prefix(
+	        err,
+	        "the plan needs %zu bytes of the device's memory, %zu of them for what operators need while they run%s, and "
+	        "%zu are free",
+	        all, hspmd_program_workspace(g->program), g->program->workspace_most == 1 ? ", which is the least" : "", room);
 }
 
 int hspmd_generation_spill(struct hspmd_generation *g, const char *disk, struct hspmd_error *err)

@@ -72,9 +72,12 @@ struct hspmd_generation {
 };
 
 /* Prepare from a `prepare` message (common/wire.h). reserved_bytes: device memory that another generation uses as long as it trains.
- * NULL and err on failure. */
+ * If the device has no memory for all the workspace that is fastest, operators get less of it (workspace_most of the program). NULL and err
+ * on failure. */
 struct hspmd_generation *hspmd_generation_prepare(const struct hspmd_worker_setup *setup, json_t *message, int64_t reserved_bytes,
                                                   struct hspmd_error *err);
+/* Before it starts: operators get at most so many bytes (common/format/workspace_limit.h), if they do not get less already; 0: no limit. */
+void hspmd_generation_limit_workspace(struct hspmd_generation *g, uint32_t most);
 /* Take over the state of a process of this device that was killed, without connections. If the process had begun an update, the update
  * is completed. NULL and err: there is no such state, or it cannot be used; in the latter case it is not changed. */
 struct hspmd_generation *hspmd_generation_revive(const struct hspmd_worker_setup *setup, struct hspmd_error *err);

@@ -6,6 +6,7 @@
 #include "common/format/device_traits.h"
 #include "common/alloc.h"
 #include "common/format/plan_precision.h"
+#include "common/format/workspace_limit.h"
 #include "runtime/comm/comm.h"
 #include "runtime/program/parameter_state.h"
 #include "runtime/program/program.h"
@@ -157,6 +158,7 @@ static struct hspmd_program *build(const struct hspmd_program *of, const struct 
 		p->optimizer = source->optimizer;
 		p->tf32 = hspmd_plan_precision(plan, cluster, source->precision) == HSPMD_PRECISION_TF32;
 		p->any_order = source->any_order;
+		p->workspace_most = of ? of->workspace_most : hspmd_workspace_limit_of(plan->choices);
 		find_device(p, plan);
 		p->offloads = of ? of->offloads : p->offloads;
 		pipelines = hspmd_pipelines_build(source, plan, cluster, p->pipeline, &cost, err);

@@ -11,6 +11,7 @@ void hspmd_program_kernel_args(const struct hspmd_program *p, const struct hspmd
 		                            .repeats_first = hspmd_program_repeats_first(p, in),
 		                            .tf32 = p->tf32,
 		                            .any_order = p->any_order,
+		                            .workspace_most = p->workspace_most,
 		                            .bytes_beside = hspmd_program_bytes_beside(p, in) };
 	for (int k = 0; k < in->input_count; k++)
 		args->in[k] = in->in[k] >= 0 ? hspmd_program_slot_view(p, in->in[k], bases) : (struct hspmd_view){ .rank = -1 };
@@ -28,6 +29,7 @@ void hspmd_program_kernel_args(const struct hspmd_program *p, const struct hspmd
 void hspmd_program_query_workspace(struct hspmd_program *p, struct hspmd_device *dev)
 {
 	static const struct hspmd_op_attr none;
+	p->workspace_bytes = p->beside_bytes = 0;
 	for (size_t i = 0; dev && i < p->instruction_count; i++) {
 		const struct hspmd_instruction *in = &p->instructions[i];
 		struct hspmd_kernel_args args;

@@ -164,6 +164,7 @@ struct hspmd_program {
 	                                       fixed one (hspmd_program_arena_offset); 0: the program is the only one */
 	int loss_count;                     /* parts of the loss that this device counts (another device does not count its replica) */
 	int loss[HSPMD_PROGRAM_MAX_LOSSES]; /* slots */
+	uint32_t workspace_most;            /* as in struct hspmd_kernel_args: that of the plan's choices */
 };
 
 /* Where a model's graph comes from: a built-in model family, or a user's function. */

@@ -187,6 +187,22 @@ void hspmd_program_set_destroy(struct hspmd_program_set *s)
 	free(s);
 }
 
+void hspmd_program_set_limit_workspace(struct hspmd_program_set *s, uint32_t most, struct hspmd_device *dev)
+{
+	for (int k = 0; k < HSPMD_STEP_PROGRAMS_KEPT; k++) { /* copies of the program of any step */
+		hspmd_program_destroy(s->kept[k].program);
+		s->kept[k].program = NULL;
+	}
+	for (int i = 0; i < s->count + (s->at_length ? s->length_count : 0); i++) {
+		struct hspmd_program *p = i < s->count ? s->programs[i] : s->at_length[i - s->count];
+		if (!p)
+			continue;
+		p->workspace_most = most;
+		hspmd_program_query_workspace(p, dev);
+	}
+	share_memory(s);
+}
+
 const struct hspmd_program *hspmd_program_set_at(const struct hspmd_program_set *s, int length)
 {
 	return s->at_length && s->at_length[length] ? s->at_length[length] : s->programs[0];

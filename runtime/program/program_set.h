@@ -46,6 +46,10 @@ struct hspmd_program_set *hspmd_program_set_build(const struct hspmd_graph_sourc
                                                   const struct hspmd_step_lengths *lengths, struct hspmd_error *err);
 void hspmd_program_set_destroy(struct hspmd_program_set *s);
 
+/* Gives operators no more workspace than `most` bytes for what they can compute with less (`workspace_most` of struct hspmd_kernel_args).
+ * No executor may use one of the programs yet. */
+void hspmd_program_set_limit_workspace(struct hspmd_program_set *s, uint32_t most, struct hspmd_device *dev);
+
 /* The program for steps of the length with this index; without lengths that of the plan. */
 const struct hspmd_program *hspmd_program_set_at(const struct hspmd_program_set *s, int length);
 

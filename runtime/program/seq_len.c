@@ -54,7 +54,6 @@ struct hspmd_program *hspmd_program_at_length(const struct hspmd_program *p, con
 		hspmd_program_destroy(to);
 		return NULL;
 	}
-	to->workspace_bytes = to->beside_bytes = 0;
 	hspmd_program_query_workspace(to, dev);
 	return to;
 }

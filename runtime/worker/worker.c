@@ -12,6 +12,7 @@
 #include "common/base64.h"
 #include "common/clock.h"
 #include "common/format/device_traits.h"
+#include "common/format/workspace_limit.h"
 #include "common/log.h"
 #include "runtime/generation/member_moves.h"
 #include "runtime/model/model.h"
@@ -108,7 +109,7 @@ static void *prepare(void *argument)
 		                                     address ? address : "", "memory_bytes", (json_int_t)hspmd_generation_memory(g),
 		                                     "seconds", hspmd_now() - then, "needs_preconnect",
 		                                     hspmd_generation_needs_preconnect(g) ? json_true() : NULL, "choices",
-		                                     worker_new_choices(w, choices)));
+		                                     worker_new_choices(w, choices, g->program->workspace_most)));
 		free(address);
 	} else {
 		worker_fault(w, number, &err);
@@ -286,6 +287,7 @@ static int start(struct worker *w, json_t *m, struct hspmd_error *err)
 	struct hspmd_load_report report;
 	json_t *state = json_object_get(m, "state"), *step = json_object_get(m, "step");
 	double then = hspmd_now();
+	hspmd_generation_limit_workspace(g, hspmd_workspace_limit_of(json_object_get(m, "choices")));
 	if (worker_take_choices(w, json_object_get(m, "choices"), err) ||
 	    hspmd_generation_learn_addresses(g, json_object_get(m, "addresses"), err) || hspmd_generation_connect(g, err))
 		return -1;

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/format/workspace_limit.h"
 #include "runtime/worker/worker_internal.h"
 
 /* Lines as the device has them; NULL: it has none. The caller frees the text. */
@@ -33,7 +34,7 @@ int worker_take_choices(struct worker *w, const json_t *lines, struct hspmd_erro
 	return status ? hspmd_fail_memory(err, "taking over choices of algorithms") : 0;
 }
 
-json_t *worker_new_choices(struct worker *w, const json_t *known)
+json_t *worker_new_choices(struct worker *w, const json_t *known, uint32_t most)
 {
 	const struct hspmd_device_ops *ops = w->setup.device->ops;
 	char *had = text_of(known), *text = ops->choices ? ops->choices(w->setup.device) : NULL, *rest = text, *line;
@@ -46,6 +47,8 @@ json_t *worker_new_choices(struct worker *w, const json_t *known)
 		if (key && !at)
 			json_array_append_new(lines, json_string(line));
 	}
+	if (most && most != hspmd_workspace_limit_of(known))
+		json_array_append_new(lines, hspmd_workspace_limit_line(most));
 	free(had);
 	free(text);
 	if (json_array_size(lines))

@@ -129,7 +129,7 @@ void worker_end_checkpoints(struct worker *w);
 /* ---- worker_choices.c; lines: as a plan's `choices` */
 /* Takes over what other devices have chosen. lines NULL: nothing. */
 int worker_take_choices(struct worker *w, const json_t *lines, struct hspmd_error *err);
-/* What this device has chosen that is not in `known`: new reference; NULL: nothing. */
-json_t *worker_new_choices(struct worker *w, const json_t *known);
+/* What this device has chosen that is not in `known`, and the workspace_most of its program: new reference; NULL: nothing. */
+json_t *worker_new_choices(struct worker *w, const json_t *known, uint32_t most);
 
 #endif

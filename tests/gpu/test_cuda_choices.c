@@ -98,6 +98,44 @@ static void a_choice_counts_elsewhere(void **state)
 	other->ops->close(other);
 }
 
+/* Whatever was chosen, a product takes no more workspace than it is to have; and without a limit it takes what was chosen. */
+static void less_workspace_is_taken(void **state)
+{
+	(void)state;
+	struct hspmd_device *gpu = gpu_open();
+	struct hspmd_error err = { "" };
+	struct work w;
+	long before[EMULATE_COUNTS], after[EMULATE_COUNTS];
+	make(gpu, &w);
+	size_t room = gpu->ops->workspace(gpu, HSPMD_OP_LINEAR, &w.product);
+	char *chosen = gpu->ops->choices(gpu);
+	assert_int_equal(room, 64);
+	for (int candidate = 1; candidate >= 0; candidate--) {
+		char *told = with_candidate(chosen, candidate), *now;
+		static const uint32_t mosts[] = { 1, 32, 64, 1 << 20, 0 };
+		for (size_t i = 0; i < sizeof mosts / sizeof *mosts; i++) {
+			uint32_t most = mosts[i];
+			size_t least = most && most < room ? (most > 1 ? most : 0) : room;
+			w.product.workspace_most = most;
+			/* Asked for before it is known what was chosen elsewhere, it suffices for any choice. */
+			assert_int_equal(gpu->ops->workspace(gpu, HSPMD_OP_LINEAR, &w.product), least);
+			assert_int_equal(gpu->ops->choose(gpu, told), 0);
+			gpu_counts(before);
+			if (run(gpu, &w, least, &err))
+				fail_msg("%s", err.text);
+			gpu_counts(after);
+			assert_int_equal(after[EMULATE_SECOND] - before[EMULATE_SECOND], candidate && least == room);
+		}
+		now = gpu->ops->choices(gpu);
+		assert_string_equal(now, told); /* nothing more was chosen by measurement */
+		free(now);
+		free(told);
+	}
+	free(chosen);
+	gpu->ops->release(gpu, w.memory);
+	gpu->ops->close(gpu);
+}
+
 /* An algorithm that this GPU's library does not have is not used. */
 static void an_unknown_algorithm_is_not_used(void **state)
 {
@@ -200,6 +238,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(a_choice_counts_elsewhere),
 		cmocka_unit_test(an_unknown_algorithm_is_not_used),
+		cmocka_unit_test(less_workspace_is_taken),
 		cmocka_unit_test(a_decision_to_run_beside_counts_elsewhere),
 	};
 	struct hspmd_device *gpu = gpu_open();

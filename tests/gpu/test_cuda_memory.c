@@ -19,6 +19,7 @@
 
 #define CLOSE 0.01
 #define OTHERS 1e6                                     /* bytes that small operators may take instead */
+#define MANDATORY 8e6                                  /* most of what operators cannot do without: sums of norms, column by column */
 #define PRODUCTS (2 * (double)HSPMD_PRODUCT_WORKSPACE) /* of products, and of those beside other operators */
 
 #define LLAMA(heads, kv_heads, width)                                                                                                      \
@@ -57,18 +58,21 @@ static struct hspmd_cluster *cluster_with(const char *capability)
 	return cluster_from(text);
 }
 
-/* The workspace of device 0, as its program has it and as it is predicted. */
-static void find_workspaces(struct hspmd_device *dev, const struct scene *s, const char *capability, double *there, double *predicted)
+/* The workspace of device 0, as its program has it and as it is predicted. most: workspace_most of the job; 0: none. */
+static void find_workspaces(struct hspmd_device *dev, const struct scene *s, const char *capability, uint32_t most, double *there,
+                            double *predicted)
 {
 	struct hspmd_error err = { "" };
-	char text[1024];
+	char text[1024], choices[64] = "";
 	struct hspmd_cluster *c = cluster_with(capability);
 	struct hspmd_model *m = model_from(s->model);
 	struct hspmd_model_facts *f = facts_of(m, s->seq_len);
+	if (most)
+		snprintf(choices, sizeof choices, "\"choices\":[\"least workspace = %u\"],", (unsigned)most);
 	snprintf(text, sizeof text,
-	         "{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":%d,\"seq_len\":%d,\"schedule\":\"1f1b\",\"pipelines\":"
+	         "{\"format\":\"hspmd-plan-1\",\"global_batch\":%d,\"micro_batch\":%d,\"seq_len\":%d,\"schedule\":\"1f1b\",%s\"pipelines\":"
 	         "[{\"micro_batches\":1,\"stages\":[{\"layers\":[0,4],\"devices\":[\"n:%s\"]%s}]}]}",
-	         s->samples, s->samples, s->seq_len, s->devices, s->more);
+	         s->samples, s->samples, s->seq_len, choices, s->devices, s->more);
 	json_t *value = json_loads(text, 0, NULL);
 	struct hspmd_plan *p = hspmd_plan_from_json(value, "plan", c, hspmd_model_layers(m), &err);
 	struct hspmd_graph_source source = hspmd_graph_source_model(m);
@@ -111,7 +115,7 @@ static void own_kernels_need_what_is_predicted(void **state)
 	for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++) {
 		const struct scene *s = &scenes[i];
 		double there, predicted;
-		find_workspaces(dev, s, "\"compute_capability\":9.0,", &there, &predicted);
+		find_workspaces(dev, s, "\"compute_capability\":9.0,", 0, &there, &predicted);
 		printf("%s: %.1f MB, predicted %.1f MB\n", s->name, there / 1e6, predicted / 1e6);
 		if (s->wgmma && !(predicted >= there / (1 + CLOSE) && predicted <= fmax(there * (1 + CLOSE), PRODUCTS / 2 + (256 << 20))))
 			fail_msg("%s: predicted %.1f MB, the device needs %.1f MB", s->name, predicted / 1e6, there / 1e6);
@@ -128,7 +132,7 @@ static void cudnn_needs_what_is_predicted(void **state)
 	for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++) {
 		const struct scene *s = &scenes[i];
 		double there, predicted;
-		find_workspaces(dev, s, "", &there, &predicted);
+		find_workspaces(dev, s, "", 0, &there, &predicted);
 		printf("%s: %.1f MB, predicted %.1f MB\n", s->name, there / 1e6, predicted / 1e6);
 		double products = PRODUCTS / 2, attention = there - products; /* beside which products have their own */
 		if (s->dnn && !(predicted >= there && predicted <= products + 4.0 / 3 * attention * (1 + CLOSE) && predicted > PRODUCTS))
@@ -139,9 +143,30 @@ static void cudnn_needs_what_is_predicted(void **state)
 	dev->ops->close(dev);
 }
 
+/* Small operators, and sums of rows of attention, have no use for less. */
+static void less_is_enough(void **state)
+{
+	(void)state;
+	static const char *const dnn[] = { "", "played" };
+	static const uint32_t mosts[] = { 1, 1 << 13, 1 << 26 };
+	for (size_t k = 0; k < 2; k++) {
+		struct hspmd_device *dev = open_with(k ? "0" : "1", dnn[k]);
+		for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)
+			for (size_t m = 0; m < sizeof mosts / sizeof *mosts; m++) {
+				uint32_t most = mosts[m];
+				double there, predicted;
+				find_workspaces(dev, &scenes[i], "\"compute_capability\":9.0,", most, &there, &predicted);
+				if (there > 2 * (double)(most > 1 ? most : 0) + MANDATORY)
+					fail_msg("%s: %.1f MB, of which %u bytes may be what operators can do without", scenes[i].name,
+					         there / 1e6, (unsigned)most);
+			}
+		dev->ops->close(dev);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = { cmocka_unit_test(own_kernels_need_what_is_predicted),
-		                            cmocka_unit_test(cudnn_needs_what_is_predicted) };
+		                            cmocka_unit_test(cudnn_needs_what_is_predicted), cmocka_unit_test(less_is_enough) };
 	return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,6 +46,7 @@ struct sim {
 	int informed;        /* number of starts without addresses */
 	int64_t exchanged;   /* generation of which it knows all addresses, and has said so */
 	int choice[CHOICES]; /* 0: it has not measured */
+	uint32_t least, own_least; /* limit of its workspace, and the one that it needs itself; 0: none */
 	struct {             /* state of a killed process in its node's memory; holds 0: none */
 		int64_t holds, step, ready, applied;
 	} left;
@@ -108,6 +109,8 @@ struct world {
 	bool replied[4096];
 	int samples;
 	int chosen[CHOICES];             /* as every device computes that has started; 0: none has */
+	uint32_t least;                  /* the limit of workspace in the generation least_of, the same on all devices */
+	int64_t least_of;
 	int64_t sampled_step;            /* latest step of which samples were asked for */
 	int64_t saved_step, shared_step; /* of a complete checkpoint, and of one on shared storage */
 	json_t *saved;                   /* in place of its manifest */

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "common/format/device_runs.h"
+#include "common/format/workspace_limit.h"
 #include "tests/unit/world_internal.h"
 
 void world_forget(struct sim *s)
@@ -97,7 +98,13 @@ static void take_choices(struct sim *s, const json_t *lines)
 {
 	for (size_t i = 0; i < json_array_size(lines); i++) {
 		int key, value;
-		assert_int_equal(sscanf(json_string_value(json_array_get(lines, i)), "key %d = %d", &key, &value), 2);
+		const char *line = json_string_value(json_array_get(lines, i));
+		if (!strncmp(line, HSPMD_CHOICE_LEAST, strlen(HSPMD_CHOICE_LEAST))) {
+			uint32_t most = hspmd_workspace_limit_of(lines);
+			s->least = s->least && s->least < most ? s->least : most;
+			continue;
+		}
+		assert_int_equal(sscanf(line, "key %d = %d", &key, &value), 2);
 		s->choice[key] = value;
 	}
 }
@@ -112,6 +119,7 @@ static json_t *measure(struct sim *s, const json_t *plan)
 {
 	json_t *lines = json_array();
 	int told[CHOICES];
+	s->least = 0; /* each program has its own */
 	take_choices(s, json_object_get(plan, "choices"));
 	memcpy(told, s->choice, sizeof told);
 	for (int key = 0; key < CHOICES; key++) {
@@ -124,6 +132,11 @@ static json_t *measure(struct sim *s, const json_t *plan)
 			s->choice[key] = 1 + (int)((s->serial + s->node * 3 + key) % 7);
 		json_array_append_new(lines, json_sprintf("key %d = %d", key, s->choice[key]));
 	}
+	/* Some are short of memory, each process more or less. */
+	uint32_t most = s->node % 2 ? UINT32_C(1) << (10 + (s->serial + s->node) % 9) : 0;
+	s->own_least = most;
+	if (most && (!s->least || most < s->least))
+		json_array_append_new(lines, hspmd_workspace_limit_line(s->least = most));
 	if (json_array_size(lines))
 		return lines;
 	json_decref(lines);
@@ -131,8 +144,13 @@ static json_t *measure(struct sim *s, const json_t *plan)
 }
 
 /* All devices compute alike, whichever of them measured, and as long as the job lives. */
-static void check_choices(struct world *w, const struct sim *s)
+static void check_choices(struct world *w, const struct sim *s, int64_t generation)
 {
+	if (w->least_of != generation)
+		w->least = s->least;
+	w->least_of = generation;
+	assert_int_equal(s->least, w->least);
+	assert_true(!s->own_least || s->least <= s->own_least);
 	for (int key = 0; key < CHOICES; key++) {
 		if (!measures(s, key))
 			continue;
@@ -320,7 +338,7 @@ static void loaded(struct world *w, int64_t g)
 				continue;
 			s->loading = 0;
 			s->step = world_integer(s->start, "step");
-			check_choices(w, s);
+			check_choices(w, s, g);
 			s->holds = s->prepared_in_plan ? g : 0;
 			s->runs = s->prepared_in_plan ? g : 0;
 			s->done = s->stopped = 0;

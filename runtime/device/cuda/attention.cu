@@ -278,6 +278,7 @@ static void set_up(struct attention *a, const struct hspmd_kernel_args *args, in
 	a->window = (int)args->attr->window;
 	a->bidirectional = args->attr->bidirectional;
 	a->any_order = args->any_order;
+	a->workspace_most = args->workspace_most;
 	a->scale = (float)args->attr->scale;
 	a->softcap = (float)args->attr->softcap;
 	if (args->input_count > segments && args->in[segments].rank >= 0) {
@@ -396,7 +397,8 @@ template <typename T> static void set_up_backward(struct attention *a, const str
 	size_t delta = hspmd_cuda_attention_delta_bytes(a), own = delta + hspmd_cuda_attention_documents_bytes(a);
 	a->documents = (struct tile_documents *)moved<char>(args->workspace, (int64_t)delta);
 	a->scores = moved<char>(args->workspace, (int64_t)own);
-	a->scores_bytes = args->workspace_bytes > own ? args->workspace_bytes - own : 0;
+	/* Other operators' workspace may be larger: how this one computes must not depend on it if it is to take less. */
+	a->scores_bytes = hspmd_workspace_within(args->workspace_bytes > own ? args->workspace_bytes - own : 0, args->workspace_most);
 	a->dout.data = args->in[0].data;
 	a->dq = a->q;
 	a->dk = a->k;

@@ -53,6 +53,7 @@ struct attention {
 	float *lse, *delta;                /* [batch][head][query] */
 	void *scores;                      /* for gradients of scores, aligned to 256 bytes; NULL: none */
 	size_t scores_bytes;
+	uint32_t workspace_most;           /* as in struct hspmd_kernel_args */
 	const int32_t *segments;           /* NULL: none; points at the first key of sample 0 */
 	int64_t segment_length;
 	struct tile_documents *documents; /* if there are segments: [batch] those of the tiles of queries, then of keys */
@@ -105,7 +106,8 @@ static inline size_t hspmd_cuda_attention_documents_bytes(const struct attention
 	return a->segments ? ((size_t)a->batches * tiles * sizeof(struct tile_documents) + 255) / 256 * 256 : 0;
 }
 
-/* Bytes of a->scores with which attention_grad_wgmma.cu is fastest; it takes less, but not less than one kv head needs. 0: it cannot. */
+/* Bytes of a->scores with which attention_grad_wgmma.cu is fastest, within a->workspace_most; it takes less, but not less than one kv head
+ * needs. 0: it cannot. */
 size_t hspmd_cuda_attention_wgmma_workspace(const struct hspmd_cuda *cuda, const struct attention *a);
 
 /* Enqueues our kernels on cuda->stream (a->stage): the forward pass, or the backward pass, which needs a->delta to have room for the sums

@@ -229,13 +229,16 @@ static void end_trial(struct trial *t)
 static bool start_trial(const struct hspmd_cuda *cuda, struct trial *t, const struct attention *a, bool backward)
 {
 	const struct hspmd_cuda_dnn *d = cuda->dnn;
-	size_t delta = hspmd_cuda_attention_delta_bytes(a), scores = hspmd_cuda_attention_wgmma_workspace(cuda, a), own = delta + scores,
-	       workspace = own > d->workspace_most ? own : d->workspace_most;
+	struct attention whole = *a; /* whatever workspace it is to have, it is measured alike */
+	whole.workspace_most = 0;
+	size_t delta = hspmd_cuda_attention_delta_bytes(a), scores = hspmd_cuda_attention_wgmma_workspace(cuda, &whole),
+	       own = delta + scores, workspace = own > d->workspace_most ? own : d->workspace_most;
 	struct head_rows *rows[TRIAL_BUFFERS] = {
 		&t->a.q, &t->a.k, &t->a.v, &t->a.o, NULL, NULL, &t->a.dout, &t->a.dq, &t->a.dk, &t->a.dv
 	};
 	*t = (struct trial){ .a = *a };
 	t->a.scores_bytes = scores;
+	t->a.workspace_most = 0;
 	t->a.angles = NULL;
 	for (int i = 0; i < (backward ? TRIAL_BUFFERS : TRIAL_DOUT); i++) {
 		size_t bytes = rows[i] ? (size_t)(a->batches * rows[i]->batch) * BF16_BYTES : workspace;
@@ -374,17 +377,25 @@ static struct chosen *choose(struct hspmd_cuda *cuda, const struct attention *a,
 	return c;
 }
 
-static const struct hspmd_dnn_plan *plan_of(const struct chosen *c)
+static bool is_within(const struct hspmd_dnn_plan *plan, uint32_t workspace_most)
 {
-	return c->best < 0 ? NULL : c->plans[c->best];
+	size_t bytes = hspmd_dnn_plan_workspace(plan);
+	return hspmd_workspace_within(bytes, workspace_most) == bytes;
+}
+
+/* NULL: our kernels, also in the place of a plan that needs more than the attention is to have. */
+static const struct hspmd_dnn_plan *plan_of(const struct chosen *c, uint32_t workspace_most)
+{
+	return c->best < 0 || !is_within(c->plans[c->best], workspace_most) ? NULL : c->plans[c->best];
 }
 
 /* What the plans need, for another may be chosen instead (hspmd_cuda_dnn_choose). */
-static size_t room_for_plans(const struct hspmd_cuda_dnn *d, const struct chosen *c)
+static size_t room_for_plans(const struct hspmd_cuda_dnn *d, const struct chosen *c, uint32_t workspace_most)
 {
-	size_t most = plan_of(c) ? hspmd_dnn_plan_workspace(plan_of(c)) : 0;
-	for (int i = 0; d->tune && i < c->count; i++)
-		most = hspmd_dnn_plan_workspace(c->plans[i]) > most ? hspmd_dnn_plan_workspace(c->plans[i]) : most;
+	size_t most = 0;
+	for (int i = 0; i < c->count; i++)
+		if ((d->tune || i == c->best) && is_within(c->plans[i], workspace_most) && hspmd_dnn_plan_workspace(c->plans[i]) > most)
+			most = hspmd_dnn_plan_workspace(c->plans[i]);
 	return most;
 }
 
@@ -444,7 +455,7 @@ static int find(struct hspmd_cuda *cuda, const struct attention *a, bool backwar
 size_t hspmd_cuda_dnn_workspace(struct hspmd_cuda *cuda, const struct attention *a, bool backward, hspmd_cuda_own_attention own)
 {
 	const struct chosen *c;
-	return find(cuda, a, backward, own, &c, NULL) == 1 ? room_for_plans(cuda->dnn, c) : 0;
+	return find(cuda, a, backward, own, &c, NULL) == 1 ? room_for_plans(cuda->dnn, c, a->workspace_most) : 0;
 }
 
 int hspmd_cuda_dnn_prepare(struct hspmd_cuda *cuda, const struct attention *a, bool backward, hspmd_cuda_own_attention own,
@@ -463,7 +474,7 @@ int hspmd_cuda_dnn_attention(struct hspmd_cuda *cuda, struct attention *a, bool 
 	if (backward && !(a->dq.data && a->dk.data && a->dv.data))
 		return 0;
 	int there = a->stage == ATTENTION_PREPARED ? c != NULL : find(cuda, a, backward, own, &c, err);
-	const struct hspmd_dnn_plan *plan = there > 0 ? plan_of(c) : NULL;
+	const struct hspmd_dnn_plan *plan = there > 0 ? plan_of(c, a->workspace_most) : NULL;
 	a->kernels = there > 0 ? kernels_of(c->best) : ATTENTION_NEWEST;
 	if (!plan)
 		return there < 0 ? -1 : 0;

@@ -315,7 +315,8 @@ size_t hspmd_cuda_attention_wgmma_workspace(const struct hspmd_cuda *cuda, const
 	bool possible = (a->head_dim == 64 || a->head_dim == 128) && !a->noise && !a->mask && !(a->softcap > 0);
 	if (!possible)
 		return 0;
-	struct hspmd_attention_parts p = parts_of(cuda, a, told ? strtoull(told, NULL, 10) : HSPMD_ATTENTION_SCORES);
+	size_t most = hspmd_workspace_within(told ? strtoull(told, NULL, 10) : HSPMD_ATTENTION_SCORES, a->workspace_most);
+	struct hspmd_attention_parts p = parts_of(cuda, a, most);
 	return p.bytes * (size_t)p.buffers;
 }
 

@@ -160,6 +160,7 @@ static int multiply(struct hspmd_cuda *cuda, struct hspmd_cuda_gemm *p, const st
                     struct hspmd_error *err)
 {
 	p->tf32 = args->tf32;
+	p->workspace_most = args->workspace_most;
 	p->choice = args->prepared ? (const struct hspmd_cuda_gemm_choice *)args->prepared->choice[p->accumulate] : NULL;
 	return hspmd_cuda_gemm_run(cuda, p, (char *)args->workspace + columns, args->workspace_bytes - columns, err);
 }
@@ -267,6 +268,7 @@ static struct hspmd_cuda_gemm forward_product(const struct hspmd_kernel_args *ar
 	*c = conv_of(args->attr, &args->in[0], &args->in[1], &args->out[0]);
 	struct hspmd_cuda_gemm p = forward_gemm(c, args->in[0].dtype);
 	p.tf32 = args->tf32;
+	p.workspace_most = args->workspace_most;
 	return p;
 }
 
@@ -275,6 +277,7 @@ static struct hspmd_cuda_gemm grad_x_product(const struct hspmd_kernel_args *arg
 	*c = conv_of(args->attr, &args->out[0], &args->in[1], &args->in[0]);
 	struct hspmd_cuda_gemm p = grad_x_gemm(c, args->in[0].dtype);
 	p.tf32 = args->tf32;
+	p.workspace_most = args->workspace_most;
 	return p;
 }
 
@@ -284,6 +287,7 @@ static struct hspmd_cuda_gemm grad_w_product(const struct hspmd_kernel_args *arg
 	*c = conv_of(args->attr, &args->in[1], &w, &args->in[0]);
 	struct hspmd_cuda_gemm p = grad_w_gemm(c, args->in[0].dtype);
 	p.tf32 = args->tf32;
+	p.workspace_most = args->workspace_most;
 	return p;
 }
 

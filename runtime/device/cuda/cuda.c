@@ -154,6 +154,17 @@ static void *cuda_allocate(struct hspmd_device *dev, size_t bytes, struct hspmd_
 	return NULL;
 }
 
+static size_t cuda_free_memory(struct hspmd_device *dev)
+{
+	size_t left = 0, all;
+	enter(dev);
+	if (cudaMemGetInfo(&left, &all)) {
+		cudaGetLastError();
+		return SIZE_MAX;
+	}
+	return left;
+}
+
 static void cuda_release(struct hspmd_device *dev, void *data)
 {
 	struct hspmd_cuda *cuda = enter(dev);
@@ -497,6 +508,7 @@ static const struct hspmd_device_ops cuda_ops = {
 	.host_memory = false,
 	.open = cuda_open,
 	.close = cuda_close,
+	.free_memory = cuda_free_memory,
 	.allocate = cuda_allocate,
 	.release = cuda_release,
 	.allocate_host = cuda_allocate_host,

@@ -16,6 +16,7 @@
 #define CANDIDATES 8
 #define CANDIDATES_MOST 64
 #define TIMED_RUNS 5
+#define MOST_BIT 56   /* in flags of a key, from here on: 1 + the logarithm of workspace_most, or 0 */
 #define LEFT_MOST 511 /* multiprocessors; as a number of these: what the key of hspmd_cuda_gemm_leave has */
 
 /* A product as cuBLASLt sees it: column-major, so that our B comes first and m and n are exchanged. */
@@ -30,6 +31,11 @@ struct hspmd_cuda_gemm_choice {
 	cublasLtMatmulAlgo_t algorithm;
 	size_t workspace;
 	size_t workspace_most; /* of all candidates: another of them may be chosen instead (hspmd_cuda_blas_choose) */
+	bool measured, fp8;
+	/* Of products that are to need less workspace (workspace_most of hspmd_cuda_gemm); base: the choice of such a product that is not;
+	 * NULL: it is none of these. */
+	const struct hspmd_cuda_gemm_choice *base;
+	size_t room;
 	struct plan plan;
 };
 
@@ -129,6 +135,8 @@ static struct hspmd_cuda_autotune_key key_of(const struct hspmd_cuda_blas *b, co
 		         (uint32_t)p->fp8 << 20 | (uint32_t)p->gradient_a << 21 | (uint32_t)p->gradient_b << 22 |
 		         (uint32_t)(p->left & LEFT_MOST) << 23,
 	};
+	for (uint32_t most = p->workspace_most; most; most /= 2)
+		key.flags += UINT64_C(1) << MOST_BIT;
 	return key;
 }
 
@@ -222,11 +230,11 @@ static int make_plan(const struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm
 	return failed(status, "describing a matrix product", err);
 }
 
-/* Returns the number of algorithms found; 0: there is none, for whatever reason: versions differ in how they say so. */
-static int ask_heuristics(const struct hspmd_cuda_blas *b, const struct plan *plan, cublasLtMatmulHeuristicResult_t *found)
+/* Returns the number of algorithms found that need at most so many bytes; 0: there is none, for whatever reason: versions differ in how
+ * they say so. */
+static int ask_heuristics(const struct hspmd_cuda_blas *b, const struct plan *plan, size_t most, cublasLtMatmulHeuristicResult_t *found)
 {
 	cublasLtMatmulPreference_t preference;
-	size_t most = HSPMD_CUDA_GEMM_WORKSPACE;
 	uint32_t alignment = 16;
 	int count = 0;
 	cublasStatus_t status = cublasLtMatmulPreferenceCreate(&preference);
@@ -311,13 +319,16 @@ static void log_candidate(const struct hspmd_cuda_gemm *p, int candidate, int of
 	        milliseconds > 0 ? flop / seconds / 1e12 : 0);
 }
 
+/* *measured: false if there was no memory for it; then it is the first one. */
 static int fastest(struct hspmd_cuda_blas *b, const struct plan *plan, const struct hspmd_cuda_gemm *p,
-                   const cublasLtMatmulHeuristicResult_t *found, int count)
+                   const cublasLtMatmulHeuristicResult_t *found, int count, bool *measured)
 {
 	struct hspmd_cuda_gemm_trial t;
 	int best = 0;
 	float best_time = -1;
+	*measured = count < 2;
 	if (count > 1 && hspmd_cuda_gemm_trial_start(&t, p)) {
+		*measured = true;
 		for (int i = 0; i < count; i++) {
 			float time = time_algorithm(b, plan, p, &t, &found[i]);
 			log_candidate(p, i, count, time);
@@ -345,6 +356,8 @@ static bool is_usable(const struct hspmd_cuda_blas *b, const struct hspmd_cuda_g
 	return true;
 }
 
+static const struct hspmd_cuda_gemm_choice *find(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p, struct hspmd_error *err);
+
 /* Returns true if another process, or this one earlier, has chosen. */
 static bool known_choice(struct hspmd_cuda_blas *b, struct hspmd_cuda_gemm_choice *c)
 {
@@ -360,33 +373,77 @@ static bool known_choice(struct hspmd_cuda_blas *b, struct hspmd_cuda_gemm_choic
 	return is_usable(b, c, &c->algorithm, &c->workspace);
 }
 
-/* Without the lock: a step that trains meanwhile must not wait for measurements. */
-static struct hspmd_cuda_gemm_choice *choose(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p,
-                                             const struct hspmd_cuda_autotune_key *key, struct hspmd_error *err)
+static void choose_fastest(struct hspmd_cuda_blas *b, const struct hspmd_cuda_gemm *p, struct hspmd_cuda_gemm_choice *c)
 {
-	struct hspmd_cuda_blas *b = cuda->blas;
-	struct hspmd_cuda_gemm_choice *c = calloc(1, sizeof *c);
 	cublasLtMatmulHeuristicResult_t found[CANDIDATES_MOST];
-	if (!c) {
-		hspmd_fail_memory(err, "choosing an algorithm");
-		return NULL;
-	}
-	c->key = *key;
-	if (make_plan(cuda, p, &c->plan, err)) {
-		free(c);
-		return NULL;
-	}
-	int count = ask_heuristics(b, &c->plan, found);
+	int count = ask_heuristics(b, &c->plan, HSPMD_CUDA_GEMM_WORKSPACE, found);
 	bool known = known_choice(b, c);
 	c->none = !count && !known;
 	if (count && !known) {
-		int best = b->tune ? fastest(b, &c->plan, p, found, count) : 0;
+		int best = b->tune ? fastest(b, &c->plan, p, found, count, &c->measured) : 0;
 		c->algorithm = found[best].algo;
 		c->workspace = found[best].workspaceSize;
 	}
 	c->workspace_most = c->workspace;
 	for (int i = 0; b->tune && i < count; i++)
 		c->workspace_most = found[i].workspaceSize > c->workspace_most ? found[i].workspaceSize : c->workspace_most;
+}
+
+/* The proposal that needs least. */
+static int leanest(const cublasLtMatmulHeuristicResult_t *found, int count)
+{
+	int best = 0;
+	for (int i = 1; i < count; i++)
+		best = found[i].workspaceSize < found[best].workspaceSize ? i : best;
+	return best;
+}
+
+/* Chooses what needs no more than c->room: c->base, or the first that cuBLASLt proposes, so that all devices of a kind choose alike,
+ * whichever of them is short of memory. Nothing but cuBLASLt multiplies in FP8: there it is what needs least. c->workspace_most is enough
+ * for either, for another base may be chosen (hspmd_cuda_blas_choose). */
+static void choose_within(const struct hspmd_cuda_blas *b, struct hspmd_cuda_gemm_choice *c)
+{
+	cublasLtMatmulHeuristicResult_t found[CANDIDATES_MOST];
+	const struct hspmd_cuda_gemm_choice *base = c->base;
+	bool fits = !base->none && base->workspace <= c->room, may_not = !base->none && base->workspace_most > c->room;
+	int count = may_not ? ask_heuristics(b, &c->plan, c->room, found) : 0, best = 0;
+	if (may_not && !count && base->fp8) {
+		count = ask_heuristics(b, &c->plan, HSPMD_CUDA_GEMM_WORKSPACE, found);
+		best = leanest(found, count);
+	}
+	size_t instead = count ? found[best].workspaceSize : 0, most = base->workspace_most < c->room ? base->workspace_most : c->room;
+	c->none = !fits && !count;
+	c->algorithm = fits || !count ? base->algorithm : found[best].algo;
+	c->workspace = fits ? base->workspace : instead;
+	c->workspace_most = instead > most ? instead : most;
+}
+
+/* Without the lock: a step that trains meanwhile must not wait for measurements. */
+static struct hspmd_cuda_gemm_choice *choose(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm *p,
+                                             const struct hspmd_cuda_autotune_key *key, struct hspmd_error *err)
+{
+	struct hspmd_cuda_gemm whole = *p;
+	whole.workspace_most = 0;
+	const struct hspmd_cuda_gemm_choice *base = p->workspace_most ? find(cuda, &whole, err) : NULL;
+	if (p->workspace_most && !base)
+		return NULL;
+	struct hspmd_cuda_gemm_choice *c = calloc(1, sizeof *c);
+	if (!c) {
+		hspmd_fail_memory(err, "choosing an algorithm");
+		return NULL;
+	}
+	c->key = *key;
+	c->fp8 = p->fp8;
+	c->base = base;
+	c->room = hspmd_workspace_within(HSPMD_CUDA_GEMM_WORKSPACE, p->workspace_most);
+	if (make_plan(cuda, p, &c->plan, err)) {
+		free(c);
+		return NULL;
+	}
+	if (base)
+		choose_within(cuda->blas, c);
+	else
+		choose_fastest(cuda->blas, p, c);
 	return c;
 }
 
@@ -408,8 +465,8 @@ static struct hspmd_cuda_gemm_choice *publish(struct hspmd_cuda_blas *b, struct 
 	if (!first && !full) {
 		struct hspmd_cuda_autotune_entry entry;
 		memcpy(&entry, &c->algorithm, sizeof entry);
-		if (b->tune && !c->none)
-			hspmd_cuda_autotune_cache_add(b->choices, &c->key, &entry, true);
+		if (b->tune && !c->none && !c->base)
+			hspmd_cuda_autotune_cache_add(b->choices, &c->key, &entry, c->measured);
 		b->chosen[b->count++] = c;
 	}
 	pthread_mutex_unlock(&b->lock);
@@ -490,6 +547,7 @@ static struct hspmd_cuda_autotune_key key_beside(const struct hspmd_cuda *cuda, 
 {
 	struct hspmd_cuda_gemm q = *p;
 	q.left = LEFT_MOST;
+	q.workspace_most = 0;
 	struct hspmd_cuda_autotune_key key = key_of(cuda->blas, &q);
 	key.k |= (bytes >> 20) << 32;
 	return key;
@@ -538,7 +596,9 @@ int hspmd_cuda_blas_choose(struct hspmd_cuda *cuda, const char *choices)
 		struct hspmd_cuda_autotune_entry entry;
 		cublasLtMatmulAlgo_t algorithm;
 		size_t workspace;
-		if (c->none || !hspmd_cuda_autotune_cache_find(b->choices, &c->key, &entry))
+		if (c->base)
+			choose_within(b, c); /* behind its base */
+		if (c->base || c->none || !hspmd_cuda_autotune_cache_find(b->choices, &c->key, &entry))
 			continue;
 		memcpy(&algorithm, &entry, sizeof algorithm);
 		if (!memcmp(&algorithm, &c->algorithm, sizeof algorithm) || !is_usable(b, c, &algorithm, &workspace) ||

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Matrix products by cuBLASLt. Of the algorithms that its heuristics propose for a shape the fastest is taken, by measurement when a
  * program with that shape is built (never inside a step). The choice is remembered in memory, and in a file so that the next run takes the
- * same algorithm and gives the same bits.
+ * same algorithm and gives the same bits. A product that is to need less workspace than that algorithm takes the first that cuBLASLt
+ * proposes for as much, unmeasured.
  *
  * Environment:
  * - HSPMD_CUDA_CANDIDATES=N measures up to N of the proposals (default 8, at most 64).
@@ -44,6 +45,7 @@ struct hspmd_cuda_gemm {
 	        ldd; /* elements from one row of A, B, D (and residual) to the next, at most 255 more than its length; 0: packed */
 	bool trans_a, trans_b, accumulate, has_bias, has_residual, has_aux;
 	int left;             /* multiprocessors that it leaves to others, by the choice of hspmd_cuda_gemm_leave; 0: none */
+	uint32_t workspace_most; /* as in struct hspmd_kernel_args */
 	bool tf32;            /* for F32: operands may be rounded to TF32 */
 	/* a and b are E4M3 numbers, or E5M2 ones if they are gradients (not both), and `type` is that of what they were rounded from;
 	 * only if trans_b and not trans_a. The result is multiplied by both scales, which are on the device. */

@@ -135,6 +135,9 @@ int hspmd_cuda_gemm_leave(struct hspmd_cuda *cuda, const struct hspmd_cuda_gemm 
 	bool faster = false;
 	int left = told ? atoi(told) : 0, most = cuda->multiprocessors - 1;
 	*other = 0;
+	struct hspmd_cuda_gemm whole = *p; /* whatever workspace it is to have, it is decided alike */
+	whole.workspace_most = 0;
+	p = &whole;
 	if (!hspmd_cuda_can_run_apart(cuda) || !hspmd_cuda_gemm_exists(cuda, p))
 		return 0;
 	if (told && strcmp(told, "auto") != 0)

@@ -30,6 +30,7 @@ static struct hspmd_cuda_gemm forward(const struct hspmd_kernel_args *args)
 		.type = x->dtype,
 		.d_type = args->out[0].dtype,
 		.tf32 = args->tf32,
+		.workspace_most = args->workspace_most,
 		.choice = choice_of(args, WHOLE),
 		.bias = has_bias ? args->in[2].data : NULL,
 		.has_bias = has_bias,
@@ -53,6 +54,7 @@ static struct hspmd_cuda_gemm grad_x(const struct hspmd_kernel_args *args)
 		.type = dy->dtype,
 		.d_type = dx->dtype,
 		.tf32 = args->tf32,
+		.workspace_most = args->workspace_most,
 		.choice = choice_of(args, WHOLE),
 	};
 }
@@ -76,6 +78,7 @@ static struct hspmd_cuda_gemm grad_w(const struct hspmd_kernel_args *args)
 		.type = x->dtype,
 		.d_type = dw->dtype,
 		.tf32 = args->tf32,
+		.workspace_most = args->workspace_most,
 		.choice = choice_of(args, WHOLE),
 	};
 }
@@ -232,11 +235,15 @@ static int run_grad_w(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *a
 	return p.d ? run(cuda, &p, args, err) : 0;
 }
 
-/* The workspace of the product with its epilogue if it exists, else of the product alone. */
+/* The workspace of the product with its epilogue if it exists, else of the product alone. With less workspace than is fastest it may exist
+ * with a choice that is made elsewhere, and not with another: then it is room for either. */
 static size_t either_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args, const struct hspmd_cuda_gemm *p)
 {
-	struct hspmd_cuda_gemm q = hspmd_cuda_gemm_exists(cuda, p) ? *p : alone(args, *p);
-	return hspmd_cuda_gemm_workspace(cuda, &q);
+	struct hspmd_cuda_gemm q = alone(args, *p);
+	bool exists = hspmd_cuda_gemm_exists(cuda, p);
+	size_t whole = exists || p->workspace_most ? hspmd_cuda_gemm_workspace(cuda, p) : 0,
+	       product = !exists || p->workspace_most ? hspmd_cuda_gemm_workspace(cuda, &q) : 0;
+	return whole > product ? whole : product;
 }
 
 static size_t forward_gelu_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)
@@ -298,11 +305,16 @@ static size_t workspace_leaving(struct hspmd_cuda *cuda, const struct hspmd_kern
 {
 	struct hspmd_cuda_gemm p = grad_w_sums(args), q = alone(args, p);
 	p.left = q.left = left;
-	if (wants_sums(args) && args->out[0].rank > 0 && hspmd_cuda_gemm_exists(cuda, &p))
-		return aligned(hspmd_cuda_gemm_workspace(cuda, &p)) + (size_t)bias_length(args) * sizeof(float);
+	bool exists = wants_sums(args) && args->out[0].rank > 0 && hspmd_cuda_gemm_exists(cuda, &p);
+	size_t whole = exists || (wants_sums(args) && args->out[0].rank > 0 && p.workspace_most)
+	                       ? aligned(hspmd_cuda_gemm_workspace(cuda, &p)) + (size_t)bias_length(args) * sizeof(float)
+	                       : 0;
+	if (exists && !p.workspace_most)
+		return whole;
 	size_t sums = wants_sums(args) ? hspmd_cuda_column_sum_workspace(cuda, hspmd_cuda_row_count(&args->in[1]), bias_length(args)) : 0;
 	size_t product = args->out[0].rank > 0 ? hspmd_cuda_gemm_workspace(cuda, &q) : 0;
-	return sums > product ? sums : product;
+	product = sums > product ? sums : product;
+	return whole > product ? whole : product;
 }
 
 static size_t grad_w_workspace(struct hspmd_cuda *cuda, const struct hspmd_kernel_args *args)

@@ -130,6 +130,7 @@ static struct call describe(int which, const struct hspmd_kernel_args *args)
 	c.product.trans_b = true;
 	c.product.type = x->dtype;
 	c.product.fp8 = true;
+	c.product.workspace_most = args->workspace_most;
 	c.product.gradient_a = which == GRAD_X || (which == GRAD_W && c.input[0] == 0);
 	c.product.gradient_b = which == GRAD_W && c.input[1] == 0;
 	c.product.choice = (const struct hspmd_cuda_gemm_choice *)(args->prepared ? args->prepared->choice[0] : NULL);

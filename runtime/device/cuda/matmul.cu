@@ -60,6 +60,7 @@ static struct hspmd_cuda_gemm gemm_of(const struct hspmd_kernel_args *args, int6
 	p.type = a->dtype;
 	p.d_type = y->dtype;
 	p.tf32 = args->tf32;
+	p.workspace_most = args->workspace_most;
 	p.choice = args->prepared ? (const struct hspmd_cuda_gemm_choice *)args->prepared->choice[0] : NULL;
 	*count = 1;
 	for (int d = 0; d < y->rank - 2; d++)

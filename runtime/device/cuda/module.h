@@ -7,7 +7,7 @@
 
 /* A module exports this as "hspmd_cuda_module"; version comes first, so that a module of another release is refused. */
 #define HSPMD_CUDA_FILE "hspmd-cuda.so"
-#define HSPMD_CUDA_MODULE_VERSION 11
+#define HSPMD_CUDA_MODULE_VERSION 12
 struct hspmd_cuda_module {
 	int version;
 	const struct hspmd_device_ops *ops;

@@ -65,6 +65,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);
 cudaError_t cudaMalloc(void **data, size_t bytes);
+cudaError_t cudaMemGetInfo(size_t *left, size_t *all); /* of HSPMD_EMULATE_MEMORY bytes */
 cudaError_t cudaFree(void *data);
 cudaError_t cudaMallocHost(void **data, size_t bytes);
 cudaError_t cudaFreeHost(void *data);

@@ -383,6 +383,15 @@ cudaError_t cudaMalloc(void **data, size_t bytes)
 	return take_room(bytes) ? allocate(data, bytes) : cudaErrorMemoryAllocation;
 }
 
+cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
+{
+	const char *most = getenv("HSPMD_EMULATE_MEMORY");
+	std::lock_guard<std::mutex> guard(memory_lock);
+	*all = most ? strtoull(most, NULL, 10) : (size_t)1 << 40;
+	*left = *all > device_bytes ? *all - device_bytes : 0;
+	return kernel_error;
+}
+
 cudaError_t cudaFree(void *data)
 {
 	count(EMULATE_ALLOCATIONS);
