@@ -325,33 +325,33 @@ static void unequal_heads_are_gathered_as_programs_do(void **state)
 	assert_int_equal(off, 0);
 }
 
+/* Expects that messages are predicted of two context groups of two devices each, over a link of this latency and rate. */
+static void context_groups_are_predicted(const char *model, bool sequence_parallel, double alpha_s, double gbytes_per_s)
+{
+	struct drawn d = { .model = model, .kind = "cuda" };
+	snprintf(d.cluster, sizeof d.cluster, CLUSTER, d.kind, alpha_s, gbytes_per_s);
+	snprintf(d.plan, sizeof d.plan,
+	         "{\"format\":\"hspmd-plan-1\",\"global_batch\":2,\"micro_batch\":1,\"seq_len\":%d,\"schedule\":\"1f1b\",\"pipelines\":[{"
+	         "\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"a:0-3\"],\"sequence_parallel\":%s,\"context\":2}]}]}",
+	         SEQ_LEN, sequence_parallel ? "true" : "false");
+	assert_true(is_predicted(&d));
+}
+
 /* Router logits are gathered over whole samples: in one message of all devices of a stage, which has more latency than one of a
  * tensor-parallel group and one of a context group. */
 static void all_devices_gather_in_one_message(void **state)
 {
 	(void)state;
-	struct drawn d = { .model = models[2], .kind = "cuda" };
-	snprintf(d.cluster, sizeof d.cluster, CLUSTER, d.kind, 1e-4, 1.0);
-	snprintf(d.plan, sizeof d.plan,
-	         "{\"format\":\"hspmd-plan-1\",\"global_batch\":2,\"micro_batch\":1,\"seq_len\":%d,\"schedule\":\"1f1b\",\"pipelines\":[{"
-	         "\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"a:0-3\"],\"sequence_parallel\":true,\"context\":2}]}]}",
-	         SEQ_LEN);
-	assert_true(is_predicted(&d));
+	context_groups_are_predicted(models[2], true, 1e-4, 1.0);
 }
 
 /* Each device of a tensor-parallel group gets the router logits of its context group whole, but a part of keys and values. */
 static void router_logits_are_not_divided(void **state)
 {
 	(void)state;
-	struct drawn d = { .model = SIZED("qwen2_moe", "\"num_experts\":192,\"num_experts_per_tok\":2,\"moe_intermediate_size\":8,"
-		                                       "\"shared_expert_intermediate_size\":64"),
-		           .kind = "cuda" };
-	snprintf(d.cluster, sizeof d.cluster, CLUSTER, d.kind, 1e-9, 0.1);
-	snprintf(d.plan, sizeof d.plan,
-	         "{\"format\":\"hspmd-plan-1\",\"global_batch\":2,\"micro_batch\":1,\"seq_len\":%d,\"schedule\":\"1f1b\",\"pipelines\":[{"
-	         "\"micro_batches\":2,\"stages\":[{\"layers\":[0,5],\"devices\":[\"a:0-3\"],\"sequence_parallel\":false,\"context\":2}]}]}",
-	         SEQ_LEN);
-	assert_true(is_predicted(&d));
+	context_groups_are_predicted(SIZED("qwen2_moe", "\"num_experts\":192,\"num_experts_per_tok\":2,\"moe_intermediate_size\":8,"
+	                                                "\"shared_expert_intermediate_size\":64"),
+	                             false, 1e-9, 0.1);
 }
 
 /* Gradients of the weights with which experts' results are summed are small beside those of hidden states: of the same kind, but where

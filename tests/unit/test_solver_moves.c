@@ -436,6 +436,18 @@ static void beginnings_divide_micro_batches(void **state)
 	scene_free(&s);
 }
 
+/* A new scene, and the sequence of one stage on one of its devices. */
+static struct hspmd_warm_start scene_of_single_devices(struct scene *s)
+{
+	struct beam b;
+	struct beam_draft known;
+	scene_new(s, EIGHT, 33);
+	beam_new(&b, s);
+	draft_from(&b, "1*1", &known);
+	beam_clear(&b);
+	return (struct hspmd_warm_start){ .sequence = known.sequence[0] };
+}
+
 /* What is searched for until the clock has been read so many times. */
 static void search_until(struct scene *s, const struct hspmd_beginning *from, int readings)
 {
@@ -453,14 +465,8 @@ static void what_is_placed_counts_when_time_is_over(void **state)
 	bool any = false;
 	for (int readings = 0; !any; readings++) {
 		struct scene s;
-		struct beam b;
-		struct beam_draft known;
-		scene_new(&s, EIGHT, 33);
-		beam_new(&b, &s);
-		draft_from(&b, "1*1", &known);
-		struct hspmd_warm_start start = { .sequence = known.sequence[0] };
+		struct hspmd_warm_start start = scene_of_single_devices(&s);
 		const struct hspmd_beginning from = { .starts = &start, .count = 1, .schedules = s.search.caps.schedules };
-		beam_clear(&b);
 		assert_int_equal(
 		        hspmd_best_plans_offer(&s.search, plan_from(&s, 1, "[" PIPELINE("33", STAGE("0", "14", "n-0:0")) "]"), NULL), 0);
 		double before = s.search.best_plans.list[0].objective;
@@ -486,14 +492,8 @@ static void the_search_begins_again_while_there_is_time(void **state)
 {
 	(void)state;
 	struct scene s;
-	struct beam b;
-	struct beam_draft known;
-	scene_new(&s, EIGHT, 33);
-	beam_new(&b, &s);
-	draft_from(&b, "1*1", &known);
-	struct hspmd_warm_start start = { .sequence = known.sequence[0] };
+	struct hspmd_warm_start start = scene_of_single_devices(&s);
 	const struct hspmd_beginning own = { .starts = &start, .count = 1, .schedules = s.search.caps.schedules };
-	beam_clear(&b);
 	searched(&s, "[" PIPELINE("33", STAGE("0", "14", "n-0:0")) "]");
 	s.search.beginnings[0] = s.search.beginnings[1] = own;
 	s.search.beginning_count = 1;
