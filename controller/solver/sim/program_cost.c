@@ -29,6 +29,13 @@ static double update(const struct hspmd_costs *costs, const struct hspmd_stage *
 	return slowest;
 }
 
+/* That products need while they run, which the search does not know of. */
+static double product_bytes(const struct hspmd_device_type *type)
+{
+	const struct hspmd_device_share device = hspmd_device_share_of(type, 1, 1, false);
+	return device.product_bytes + device.beside_bytes;
+}
+
 static int fill_memory(const struct hspmd_costs *costs, struct hspmd_plan *p, const struct hspmd_program_cost *cost,
                        struct hspmd_solve_report *report, struct hspmd_error *err)
 {
@@ -41,7 +48,7 @@ static int fill_memory(const struct hspmd_costs *costs, struct hspmd_plan *p, co
 		const struct hspmd_device_type *type = &c->types[c->devices[stage->devices[d]].type];
 		double image = hspmd_image_bytes(costs, type, &copies) * cost->parameters[d], have = (double)type->memory_bytes;
 		p->predicted.devices[d] = stage->devices[d];
-		p->predicted.memory_bytes[d] = hspmd_device_bytes(costs, type, cost->bytes[d] + image);
+		p->predicted.memory_bytes[d] = hspmd_device_bytes(costs, type, cost->bytes[d] + image + product_bytes(type));
 		const struct hspmd_shortage of = { .device = stage->devices[d],
 			                           .need_bytes = p->predicted.memory_bytes[d],
 			                           .have_bytes = have };
