@@ -24,7 +24,8 @@
 
 static const char status_answer[] =
         "{\"status\": {\"job\": \"7\", \"phase\": \"training\", \"waiting_for\": \"nodes\", \"node_count\": 3, \"nodes\": \"n[0-2]\", "
-        "\"members\": {\"n2\": 99}, \"members_waiting\": [5, 6], \"stragglers\": {\"n1\": 1.5}, \"left_out\": {\"n3\": 12}, "
+        "\"members\": {\"n2\": 99}, \"members_waiting\": [5, 6], \"stragglers\": {\"n1\": 1.5}, \"left_out\": {\"n3\": {\"for_s\": 12, "
+        "\"reason\": \"worker n3:0 failed twice\"}, \"n4\": {\"reason\": \"it is late\"}}, "
         "\"generation\": 4, \"plan\": \"2 pipelines\", \"repaired\": {\"search\": \"running\", "
         "\"text\": \"after a loss\"}, \"step\": 10, \"steps\": 100, \"loss\": 2.5, \"tokens_per_s\": 1234, \"step_s\": "
         "0.25, "
@@ -40,7 +41,8 @@ static void a_status(void **state)
 	control_ends_with(0);
 	assert_string_equal(control_out,
 	                    "job         7: training\nwaiting for nodes\nnodes       3: n[0-2]\nmembers     n2 (job 99)\n"
-	                    "            2 more wait for nodes\nslow        n1 (1.50 times)\nleft out    n3 (12 s more)\n"
+	                    "            2 more wait for nodes\nslow        n1 (1.50 times)\nleft out    n3 (12 s more): worker n3:0 "
+	                    "failed twice\n            n4: it is late\n"
 	                    "generation  4\nplan        2 pipelines\nrepaired    after a loss\nstep        10 of 100, loss 2.5\n"
 	                    "speed       1234 tokens/s, 0.25 s a step\n"
 	                    "state       memory: step 9, 3 s old, 2 copies\n            shared: step 5, 60 s old\n"
