@@ -305,10 +305,10 @@ static size_t workspace_leaving(struct hspmd_cuda *cuda, const struct hspmd_kern
 {
 	struct hspmd_cuda_gemm p = grad_w_sums(args), q = alone(args, p);
 	p.left = q.left = left;
-	bool exists = wants_sums(args) && args->out[0].rank > 0 && hspmd_cuda_gemm_exists(cuda, &p);
-	size_t whole = exists || (wants_sums(args) && args->out[0].rank > 0 && p.workspace_most)
-	                       ? aligned(hspmd_cuda_gemm_workspace(cuda, &p)) + (size_t)bias_length(args) * sizeof(float)
-	                       : 0;
+	bool summed = wants_sums(args) && args->out[0].rank > 0, exists = summed && hspmd_cuda_gemm_exists(cuda, &p);
+	size_t whole = 0;
+	if (exists || (summed && p.workspace_most)) /* room for either, as in either_workspace */
+		whole = aligned(hspmd_cuda_gemm_workspace(cuda, &p)) + (size_t)bias_length(args) * sizeof(float);
 	if (exists && !p.workspace_most)
 		return whole;
 	size_t sums = wants_sums(args) ? hspmd_cuda_column_sum_workspace(cuda, hspmd_cuda_row_count(&args->in[1]), bias_length(args)) : 0;
